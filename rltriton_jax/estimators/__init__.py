@@ -1,0 +1,1 @@
+"""One module an estimator: its public function, its object, its algebra."""

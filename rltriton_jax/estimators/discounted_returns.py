@@ -1,0 +1,101 @@
+"""Discounted returns."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from rltriton_jax.estimators.algebra import successor_value
+from rltriton_jax.estimators.estimate import Estimator
+from rltriton_jax.estimators.window import Window, over_leaves
+from rltriton_jax.scan.recurrence import START, Read
+
+
+def _coefficients(reward, next_value, final_value, at_final, terminated, truncated, last, gamma):
+    cut = terminated | truncated | last
+    successor = jnp.where(cut, successor_value(next_value, final_value, at_final, terminated), 0.0)
+    return jnp.where(cut, 0.0, gamma), reward + gamma * successor
+
+
+def _outputs(reward, next_value, final_value, at_final, terminated, truncated, last, gamma, x, previous):
+    return (x,)
+
+
+@over_leaves("rewards")
+def discounted_returns(
+    rewards: Any,
+    terminated: Any = None,
+    truncated: Any = None,
+    *,
+    bootstrap_value: Any = None,
+    final_values: Any = None,
+    gamma: Any = 0.99,
+    time_axis: int = 0,
+    implementation: str | None = None,
+) -> Any:
+    """Discounted returns: the reward to go, bootstrapped where the episode is cut short.
+
+        G[t] = r[t] + gamma * G[t+1]             where the episode goes on in the window
+        G[t] = r[t] + gamma * final_values[t]    where truncated and not terminated
+        G[t] = r[t] + gamma * bootstrap_value    at the window's end
+        G[t] = r[t]                              where terminated
+
+    Args:
+      rewards: [T, *batch], or a pytree of such arrays.
+      terminated: flags [T, *batch]; True at the last step of an episode that ended by itself.
+      truncated: flags [T, *batch]; True at the last step of an episode that was cut short. Needs `final_values`.
+        `terminated` wins where both are set.
+      bootstrap_value: V(s_T), [*batch]; 0 if left out.
+      final_values: V of the true final observation, [T, *batch], read only at truncated steps.
+      gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
+      time_axis: the axis of time in the per-step arrays.
+      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+
+    Returns:
+      G, of the shape of `rewards` in the promoted dtype of the float inputs.
+
+    Gradients: to any order, in every float argument, `gamma` included; none is stopped.
+
+    Raises:
+      ValueError: for shapes that do not fit, or `truncated` without `final_values`.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Sutton and Barto 2018, Reinforcement Learning: An Introduction, chapter 3,
+      http://incompleteideas.net/book/the-book-2nd.html.
+
+    >>> import jax.numpy as jnp, rltriton_jax as rtj
+    >>> print(rtj.discounted_returns(jnp.array([1.0, 2.0]), gamma=0.5, bootstrap_value=4.0))
+    [3. 4.]
+    """
+    window = Window("rewards", rewards, time_axis)
+    if truncated is not None and final_values is None:
+        raise ValueError(
+            f"truncated (shape {jnp.shape(truncated)}) needs final_values, the value of the true final observation "
+            f"(shape {window.step_shape}, read only at truncated steps); rewards has shape {window.shape}."
+        )
+    _, *successor = window.successor(None, bootstrap_value, None, final_values, truncated)
+    reads = (
+        Read("rewards"),
+        *successor,
+        window.flag("terminated", terminated),
+        window.flag("truncated", truncated),
+        START,
+        window.coefficient("gamma", gamma),
+    )
+    return window.scan(_coefficients, _outputs, reads, num_outputs=1, reverse=True, implementation=implementation)[0]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DiscountedReturns(Estimator):
+    """`discounted_returns` with its hyperparameter: `DiscountedReturns(gamma=0.99)(rewards, ...)`.
+
+    Attributes:
+      gamma: as in `discounted_returns`; the leaf of this pytree.
+    """
+
+    function = discounted_returns
+    gamma: ArrayLike = 0.99

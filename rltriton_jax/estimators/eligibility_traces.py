@@ -1,0 +1,106 @@
+"""Eligibility traces."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from rltriton_jax.estimators.estimate import Estimator
+from rltriton_jax.estimators.window import Window, over_leaves
+from rltriton_jax.scan.recurrence import Read
+
+
+def _coefficients(gradient, done_before, gamma_before, lambda_before):
+    return jnp.where(done_before, 0.0, gamma_before * lambda_before), gradient
+
+
+def _outputs(gradient, done_before, gamma_before, lambda_before, x, previous):
+    return (x,)
+
+
+@over_leaves("gradients")
+def eligibility_traces(
+    gradients: Any,
+    done: Any = None,
+    *,
+    gamma: Any = 0.99,
+    lambda_: Any = 0.95,
+    initial: Any = None,
+    time_axis: int = 0,
+    implementation: str | None = None,
+) -> Any:
+    """Accumulating eligibility traces.
+
+        z[t] = g[t] + gamma[t-1] * lambda_[t-1] * z[t-1]    cut where step t-1 was the last of its episode
+        z[0] = g[0] + gamma * lambda_ * initial
+
+    The decay into step t belongs to the transition that led there, so this scan is the exact transpose of `gae`'s:
+    sum_t g[t] * A[t] = sum_t delta[t] * z[t].
+
+    Args:
+      gradients: [T, *batch] and any feature axes after those, or a pytree of such arrays.
+      done: flags [T, *batch]; True at the last step of an episode, terminated or truncated.
+      gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
+      lambda_: decay of the trace, like `gamma`.
+      initial: the trace before the window, [*batch] and the feature axes; decayed once as it enters step 0.
+      time_axis: the axis of time in the per-step arrays, `done`'s if it is given.
+      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+
+    Returns:
+      z, of the shape of `gradients` in the promoted dtype of `gradients` and `initial`.
+
+    Gradients: to any order, in every float argument, `gamma` and `lambda_` included.
+
+    Raises:
+      ValueError: for shapes that do not fit, and for `initial` with per-step `gamma` or `lambda_`, whose decay into
+        step 0 is undefined: add the decayed trace to `gradients[0]` instead.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Sutton and Barto 2018, Reinforcement Learning: An Introduction, chapter 12,
+      http://incompleteideas.net/book/the-book-2nd.html.
+
+    >>> import jax.numpy as jnp, rltriton_jax as rtj
+    >>> done = jnp.array([False, True, False])
+    >>> print(rtj.eligibility_traces(jnp.array([1.0, 2.0, 4.0]), done, gamma=1.0, lambda_=0.5))
+    [1.  2.5 4. ]
+    """
+    window = Window("gradients", gradients, time_axis, steps_like=done, like_name="done")
+    reads = (
+        Read("gradients"),
+        window.flag("done", done, shift=-1),
+        window.coefficient("gamma", gamma, shift=-1),
+        window.coefficient("lambda_", lambda_, shift=-1),
+    )
+    if initial is not None:
+        for name, value in (("gamma", gamma), ("lambda_", lambda_)):
+            if window.per_step(name):
+                raise ValueError(
+                    f"initial (shape {jnp.shape(initial)}) with a per-step {name} (shape {jnp.shape(value)}): the decay "
+                    "into step 0 is undefined. Decay it yourself and add it to gradients[0]."
+                )
+    return window.scan(
+        _coefficients,
+        _outputs,
+        reads,
+        num_outputs=1,
+        reverse=False,
+        initial=window.row("initial", initial),
+        implementation=implementation,
+    )[0]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class EligibilityTraces(Estimator):
+    """`eligibility_traces` with its hyperparameters: `EligibilityTraces(lambda_=0.9)(gradients, done)`.
+
+    Attributes:
+      gamma, lambda_: as in `eligibility_traces`; the leaves of this pytree.
+    """
+
+    function = eligibility_traces
+    gamma: ArrayLike = 0.99
+    lambda_: ArrayLike = 0.95

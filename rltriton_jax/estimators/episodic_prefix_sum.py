@@ -1,0 +1,86 @@
+"""Episodic prefix sums."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rltriton_jax.estimators.estimate import Estimator
+from rltriton_jax.estimators.window import Window, over_leaves
+from rltriton_jax.scan.recurrence import Read
+
+
+def _coefficients(value, cut):
+    return jnp.where(cut, 0.0, 1.0), value
+
+
+def _outputs(value, cut, x, previous):
+    return (x,)
+
+
+@over_leaves("inputs")
+def episodic_prefix_sum(
+    inputs: Any,
+    done: Any = None,
+    *,
+    boundary: str = "ends_at",
+    initial: Any = None,
+    time_axis: int = 0,
+    implementation: str | None = None,
+) -> Any:
+    """Prefix sums that start anew with each episode (or each segment of a packed sequence).
+
+        S[t] = x[t] + S[t-1]    cut before step t where
+                                done[t-1] (boundary="ends_at") or done[t] (boundary="starts_at")
+        S[0] = x[0] + initial   cut likewise
+
+    Args:
+      inputs: [T, *batch] and any feature axes after those, or a pytree of such arrays.
+      done: flags [T, *batch].
+      boundary: "ends_at", a flag marks the last step of its episode, as everywhere in this library; or "starts_at", a
+        flag marks the first step of a segment, as in sequence packing.
+      initial: the sum before the window, [*batch] and the feature axes.
+      time_axis: the axis of time in the per-step arrays, `done`'s if it is given.
+      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+
+    Returns:
+      S, of the shape of `inputs` in the promoted dtype of `inputs` and `initial`.
+
+    Gradients: to any order, in `inputs` and `initial`.
+
+    Raises:
+      ValueError: for shapes that do not fit, or another `boundary`.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Blelloch 1990, Prefix Sums and Their Applications, https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf.
+
+    >>> import jax.numpy as jnp, rltriton_jax as rtj
+    >>> flags = jnp.array([False, False, True, False])
+    >>> print(rtj.episodic_prefix_sum(jnp.array([1.0, 2.0, 3.0, 4.0]), flags))
+    [1. 3. 6. 4.]
+    >>> print(rtj.episodic_prefix_sum(jnp.array([1.0, 2.0, 3.0, 4.0]), flags, boundary="starts_at"))
+    [1. 3. 3. 7.]
+    """
+    if boundary not in ("ends_at", "starts_at"):
+        raise ValueError(f'boundary is {boundary!r}; use "ends_at" or "starts_at".')
+    window = Window("inputs", inputs, time_axis, steps_like=done, like_name="done")
+    reads = (Read("inputs"), window.flag("done", done, shift=-1 if boundary == "ends_at" else 0))
+    return window.scan(
+        _coefficients,
+        _outputs,
+        reads,
+        num_outputs=1,
+        reverse=False,
+        initial=window.row("initial", initial),
+        implementation=implementation,
+    )[0]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class EpisodicPrefixSum(Estimator):
+    """`episodic_prefix_sum` as an object like its siblings; it has no hyperparameters, so this pytree has no leaves."""
+
+    function = episodic_prefix_sum

@@ -1,0 +1,116 @@
+"""Generalised advantage estimation."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from rltriton_jax.estimators.algebra import successor_value, unless_done
+from rltriton_jax.estimators.estimate import Estimate, Estimator
+from rltriton_jax.estimators.window import Window, over_leaves
+from rltriton_jax.scan.recurrence import Read
+
+
+def _coefficients(reward, value, next_value, final_value, at_final, terminated, truncated, masked, gamma, lambda_):
+    delta = reward + gamma * successor_value(next_value, final_value, at_final, terminated) - value
+    delta = jnp.where(masked & ~terminated, 0.0, delta)
+    return unless_done(gamma * lambda_, terminated, truncated), delta
+
+
+def _outputs(
+    reward, value, next_value, final_value, at_final, terminated, truncated, masked, gamma, lambda_, x, previous
+):
+    return x, x + value
+
+
+@over_leaves("rewards")
+def gae(
+    rewards: Any,
+    values: Any,
+    terminated: Any = None,
+    truncated: Any = None,
+    *,
+    bootstrap_value: Any = None,
+    next_values: Any = None,
+    final_values: Any = None,
+    gamma: Any = 0.99,
+    lambda_: Any = 0.95,
+    on_truncation: str = "bootstrap",
+    time_axis: int = 0,
+    implementation: str | None = None,
+) -> Estimate:
+    """Generalised advantage estimation.
+
+        delta[t] = r[t] + gamma * V'[t] - V[t]          V'[t] = 0 where terminated
+        A[t]     = delta[t] + gamma * lambda_ * A[t+1]  cut after a terminated or truncated step
+        targets  = A + V
+
+    V'[t] is V of the true successor of step t: `next_values[t]`; or `values[t+1]` inside the window and
+    `bootstrap_value` at its end, and then `final_values[t]` where step t is truncated and not terminated.
+
+    Args:
+      rewards: [T, *batch], or a pytree of such arrays.
+      values: V(s_t), [T, *batch]; or T + 1 steps, the last being V(s_T), and then no `bootstrap_value`.
+      terminated: flags [T, *batch]; True at the last step of an episode that ended by itself.
+      truncated: flags [T, *batch]; True at the last step of an episode that was cut short. Needs `next_values` or
+        `final_values` unless `on_truncation="mask"`. `terminated` wins where both are set.
+      bootstrap_value: V(s_T), [*batch]; 0 if left out.
+      next_values: V of the true successor at every step, [T, *batch].
+      final_values: V of the true final observation, [T, *batch], read only at truncated steps.
+      gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
+      lambda_: like `gamma`. 0 is one-step TD, 1 is the Monte-Carlo return minus V.
+      on_truncation: "bootstrap", or "mask" to set delta to 0 at truncated steps (Brax's rule).
+      time_axis: the axis of time in the per-step arrays.
+      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+
+    Returns:
+      `Estimate(advantages, targets)`, each of the shape of `rewards` in the promoted dtype of the float inputs.
+
+    Gradients: to any order, in every float argument, `gamma` and `lambda_` included; none is stopped.
+
+    Raises:
+      ValueError: for shapes that do not fit, `truncated` without a final value, or two sources of successor values.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Schulman et al. 2016, High-Dimensional Continuous Control Using Generalized Advantage Estimation,
+      https://arxiv.org/abs/1506.02438.
+
+    >>> import jax.numpy as jnp, rltriton_jax as rtj
+    >>> advantages, targets = rtj.gae(jnp.array([1.0, 2.0, 3.0]), jnp.zeros(3), gamma=1.0, lambda_=1.0)
+    >>> print(advantages)
+    [6. 5. 3.]
+    """
+    window = Window("rewards", rewards, time_axis)
+    value, *successor = window.successor(
+        values, bootstrap_value, next_values, final_values, truncated, on_truncation
+    )
+    reads = (
+        Read("rewards"),
+        value,
+        *successor,
+        window.flag("terminated", terminated),
+        window.flag("truncated", truncated),
+        window.flag("truncated", truncated if on_truncation == "mask" else None),
+        window.coefficient("gamma", gamma),
+        window.coefficient("lambda_", lambda_),
+    )
+    return Estimate(
+        *window.scan(_coefficients, _outputs, reads, num_outputs=2, reverse=True, implementation=implementation)
+    )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GAE(Estimator):
+    """`gae` with its hyperparameters: `GAE(gamma=0.99, lambda_=0.95)(rewards, values, ...)`.
+
+    Attributes:
+      gamma, lambda_: as in `gae`; the leaves of this pytree.
+    """
+
+    function = gae
+    gamma: ArrayLike = 0.99
+    lambda_: ArrayLike = 0.95

@@ -1,0 +1,108 @@
+"""TD(lambda) returns."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from rltriton_jax.estimators.algebra import successor_value
+from rltriton_jax.estimators.estimate import Estimator
+from rltriton_jax.estimators.window import Window, over_leaves
+from rltriton_jax.scan.recurrence import START, Read
+
+
+def _coefficients(reward, next_value, final_value, at_final, terminated, truncated, last, gamma, lambda_):
+    cut = terminated | truncated | last
+    bootstrap = jnp.where(cut, 1.0, 1.0 - lambda_)
+    u = reward + gamma * bootstrap * successor_value(next_value, final_value, at_final, terminated)
+    return jnp.where(cut, 0.0, gamma * lambda_), u
+
+
+def _outputs(reward, next_value, final_value, at_final, terminated, truncated, last, gamma, lambda_, x, previous):
+    return (x,)
+
+
+@over_leaves("rewards")
+def lambda_returns(
+    rewards: Any,
+    values: Any = None,
+    terminated: Any = None,
+    truncated: Any = None,
+    *,
+    bootstrap_value: Any = None,
+    next_values: Any = None,
+    final_values: Any = None,
+    gamma: Any = 0.99,
+    lambda_: Any = 0.95,
+    time_axis: int = 0,
+    implementation: str | None = None,
+) -> Any:
+    """TD(lambda) returns.
+
+        G[t] = r[t] + gamma * ((1 - lambda_) * V'[t] + lambda_ * G[t+1])    where the episode goes on in the window
+        G[t] = r[t] + gamma * V'[t]                                         where truncated, and at the window's end
+        G[t] = r[t]                                                         where terminated
+
+    V'[t] is V of the true successor of step t: `next_values[t]`; or `values[t+1]` inside the window and
+    `bootstrap_value` at its end, and then `final_values[t]` where step t is truncated and not terminated.
+
+    Args:
+      rewards: [T, *batch], or a pytree of such arrays.
+      values: V(s_t), [T, *batch], of which `values[1:]` counts; or T + 1 steps, the last being V(s_T), and then no
+        `bootstrap_value`. 0 if left out.
+      terminated: flags [T, *batch]; True at the last step of an episode that ended by itself.
+      truncated: flags [T, *batch]; True at the last step of an episode that was cut short. Needs `next_values` or
+        `final_values`. `terminated` wins where both are set.
+      bootstrap_value: V(s_T), [*batch]; 0 if left out.
+      next_values: V of the true successor at every step, [T, *batch].
+      final_values: V of the true final observation, [T, *batch], read only at truncated steps.
+      gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
+      lambda_: like `gamma`. 0 is the one-step target, 1 the Monte-Carlo return.
+      time_axis: the axis of time in the per-step arrays.
+      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+
+    Returns:
+      G, of the shape of `rewards` in the promoted dtype of the float inputs.
+
+    Gradients: to any order, in every float argument, `gamma` and `lambda_` included; none is stopped.
+
+    Raises:
+      ValueError: for shapes that do not fit, `truncated` without a final value, or two sources of successor values.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Sutton and Barto 2018, Reinforcement Learning: An Introduction, chapter 12,
+      http://incompleteideas.net/book/the-book-2nd.html.
+
+    >>> import jax.numpy as jnp, rltriton_jax as rtj
+    >>> print(rtj.lambda_returns(jnp.array([1.0, 2.0]), next_values=jnp.array([3.0, 4.0]), gamma=1.0, lambda_=0.5))
+    [5.5 6. ]
+    """
+    window = Window("rewards", rewards, time_axis)
+    _, *successor = window.successor(values, bootstrap_value, next_values, final_values, truncated)
+    reads = (
+        Read("rewards"),
+        *successor,
+        window.flag("terminated", terminated),
+        window.flag("truncated", truncated),
+        START,
+        window.coefficient("gamma", gamma),
+        window.coefficient("lambda_", lambda_),
+    )
+    return window.scan(_coefficients, _outputs, reads, num_outputs=1, reverse=True, implementation=implementation)[0]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LambdaReturns(Estimator):
+    """`lambda_returns` with its hyperparameters: `LambdaReturns(lambda_=0.9)(rewards, values, ...)`.
+
+    Attributes:
+      gamma, lambda_: as in `lambda_returns`; the leaves of this pytree.
+    """
+
+    function = lambda_returns
+    gamma: ArrayLike = 0.99
+    lambda_: ArrayLike = 0.95

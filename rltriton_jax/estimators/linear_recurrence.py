@@ -1,0 +1,65 @@
+"""The bare recurrence."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from rltriton_jax.estimators.window import Window, over_leaves
+from rltriton_jax.scan.primitive import affine_scan
+from rltriton_jax.scan.recurrence import linear
+
+
+@over_leaves("inputs")
+def linear_recurrence(
+    weights: Any,
+    inputs: Any,
+    *,
+    initial: Any = None,
+    reverse: bool = False,
+    time_axis: int = 0,
+    implementation: str | None = None,
+) -> Any:
+    """The first-order linear recurrence that every estimator here is made of.
+
+        forward (default):  x[t] = inputs[t] + weights[t] * x[t-1],   x[-1] = initial
+        reverse=True:       x[t] = inputs[t] + weights[t] * x[t+1],   x[T]  = initial
+
+    A weight of 0 cuts: what lies beyond it, NaN and Inf included, reaches neither the output nor a gradient.
+
+    Args:
+      weights: a scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
+      inputs: [T, *batch], or a pytree of such arrays.
+      initial: the state before the first step, [*batch]; 0 if left out.
+      reverse: True to scan from the last step to the first.
+      time_axis: the axis of time.
+      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+
+    Returns:
+      x, of the shape of `inputs` in the promoted dtype of `weights`, `inputs` and `initial`. Python scalars and 0-d
+      weights take the dtype of the rest.
+
+    Gradients: to any order, in every float argument.
+
+    Raises:
+      ValueError: for shapes that do not fit.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Blelloch 1990, Prefix Sums and Their Applications, https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf.
+
+    >>> import jax.numpy as jnp, rltriton_jax as rtj
+    >>> print(rtj.linear_recurrence(0.5, jnp.ones(3)))
+    [1.   1.5  1.75]
+    """
+    window = Window("inputs", inputs, time_axis)
+    window.coefficient("weights", weights)
+    if jnp.ndim(weights):
+        window.data.append(window.operands["weights"])
+    window.row("initial", initial)
+    return affine_scan(
+        linear(reverse=reverse, initial=initial is not None),
+        tuple(window.operands.values()),
+        time_axis=window.axis,
+        dtype=window.dtype,
+        implementation=implementation,
+    )[0]

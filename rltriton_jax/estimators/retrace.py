@@ -1,0 +1,148 @@
+"""Retrace(lambda)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from rltriton_jax.estimators.algebra import clipped_ratio, unless_done
+from rltriton_jax.estimators.estimate import Estimate, Estimator
+from rltriton_jax.estimators.window import Window, over_leaves
+from rltriton_jax.scan.recurrence import START, Read
+
+
+def _coefficients(
+    reward, q, q_ahead, next_state_value, log_rho, log_rho_ahead, terminated, truncated, last,
+    gamma, lambda_, clip_c, clip_rho,
+):  # fmt: skip
+    cut = terminated | truncated | last
+    c_ahead = clipped_ratio(jnp.where(cut, 0.0, log_rho_ahead), clip_c)
+    u = reward + gamma * jnp.where(terminated, 0.0, next_state_value) - q
+    return jnp.where(cut, 0.0, gamma * lambda_ * c_ahead), u
+
+
+def _outputs(
+    reward, q, q_ahead, next_state_value, log_rho, log_rho_ahead, terminated, truncated, last,
+    gamma, lambda_, clip_c, clip_rho, x, previous,
+):  # fmt: skip
+    goes_on = q_ahead + previous
+    successor = jnp.where(terminated | truncated | last, next_state_value, goes_on)
+    error = reward + gamma * jnp.where(terminated, 0.0, successor) - q
+    return clipped_ratio(log_rho, clip_rho) * error, x + q
+
+
+@over_leaves("rewards")
+def retrace(
+    rewards: Any,
+    q_values: Any,
+    log_rhos: Any,
+    terminated: Any = None,
+    truncated: Any = None,
+    *,
+    next_state_values: Any = None,
+    next_q_values: Any = None,
+    next_target_probs: Any = None,
+    gamma: Any = 0.99,
+    lambda_: Any = 1.0,
+    clip_c: Any = 1.0,
+    clip_rho: Any = 1.0,
+    time_axis: int = 0,
+    implementation: str | None = None,
+) -> Estimate:
+    """Retrace(lambda) targets for action values, and importance-weighted advantages.
+
+        EQ[t]      = sum_a pi(a|s') Q(s', a), s' the true successor of step t
+        x[t]       = r[t] + gamma * EQ[t] - Q[t] + gamma * lambda_ * min(clip_c, rho[t+1]) * x[t+1]
+        targets    = x + Q
+        advantages = min(clip_rho, rho[t]) * (r[t] + gamma * Q'[t] - Q[t])
+
+    rho = exp(log_rhos). EQ counts as 0 where terminated; x[t+1] counts as 0 after a terminated or truncated step
+    and at the window's end. Q'[t] is targets[t+1] where the episode goes on inside the window, else EQ[t].
+
+    Args:
+      rewards: [T, *batch], or a pytree of such arrays.
+      q_values: Q(s_t, a_t), [T, *batch].
+      log_rhos: log pi(a_t|s_t) - log mu(a_t|s_t), [T, *batch]; target t uses the ratio of step t + 1.
+      terminated: flags [T, *batch]; True at the last step of an episode that ended by itself.
+      truncated: flags [T, *batch]; True at the last step of an episode that was cut short. `terminated` wins.
+      next_state_values: EQ itself, [T, *batch]; or pass both of the next two.
+      next_q_values: Q(s', .) of the true successor, [T, *batch, A].
+      next_target_probs: pi(.|s') of the true successor, [T, *batch, A]; an action of probability 0 is left out,
+        whatever its Q.
+      gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
+      lambda_: decay of the trace, like `gamma`.
+      clip_c: the clip of the trace's ratio; the paper has 1.
+      clip_rho: the clip of the advantages' ratio.
+      time_axis: the axis of time in the per-step arrays.
+      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+
+    Returns:
+      `Estimate(advantages, targets)`, each of the shape of `rewards` in the promoted dtype of the float inputs.
+
+    Gradients: to any order, in every float argument, `log_rhos` and the hyperparameters included; none is stopped.
+
+    Raises:
+      ValueError: for shapes that do not fit, or unless exactly one source of successor values is given.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning, https://arxiv.org/abs/1606.02647.
+
+    >>> import jax.numpy as jnp, rltriton_jax as rtj
+    >>> advantages, targets = rtj.retrace(
+    ...     jnp.ones(2), jnp.zeros(2), jnp.zeros(2), next_state_values=jnp.array([2.0, 3.0]), gamma=1.0
+    ... )
+    >>> print(targets, advantages)
+    [7. 4.] [5. 4.]
+    """
+    window = Window("rewards", rewards, time_axis)
+    pair = (next_q_values, next_target_probs)
+    if (next_state_values is None) == all(p is None for p in pair) or (pair[0] is None) != (pair[1] is None):
+        given = [n for n, p in zip(("next_q_values", "next_target_probs"), pair, strict=True) if p is not None]
+        raise ValueError(
+            "retrace needs the successor's expected value once: pass next_state_values [T, *batch], or both "
+            f"next_q_values and next_target_probs [T, *batch, A]; rewards has shape {window.shape}, and given were "
+            f"{', '.join(given + ['next_state_values'] * (next_state_values is not None)) or 'none of them'}."
+        )
+    if next_state_values is None:
+        next_state_values = window.expectation(
+            "next_q_values", next_q_values, "next_target_probs", next_target_probs, excluded=terminated
+        )
+    q = window.step("q_values", q_values)
+    log_rho = window.step("log_rhos", log_rhos)
+    reads = (
+        Read("rewards"),
+        q,
+        Read(q.operand, 1),
+        window.step("next_state_values", next_state_values),
+        log_rho,
+        Read(log_rho.operand, 1),
+        window.flag("terminated", terminated),
+        window.flag("truncated", truncated),
+        START,
+        window.coefficient("gamma", gamma),
+        window.coefficient("lambda_", lambda_),
+        window.coefficient("clip_c", clip_c),
+        window.coefficient("clip_rho", clip_rho),
+    )
+    return Estimate(
+        *window.scan(_coefficients, _outputs, reads, num_outputs=2, reverse=True, implementation=implementation)
+    )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Retrace(Estimator):
+    """`retrace` with its hyperparameters: `Retrace(lambda_=0.9)(rewards, q_values, log_rhos, ...)`.
+
+    Attributes:
+      gamma, lambda_, clip_c, clip_rho: as in `retrace`; the leaves of this pytree.
+    """
+
+    function = retrace
+    gamma: ArrayLike = 0.99
+    lambda_: ArrayLike = 1.0
+    clip_c: ArrayLike = 1.0
+    clip_rho: ArrayLike = 1.0

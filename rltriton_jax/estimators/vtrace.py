@@ -1,0 +1,145 @@
+"""V-trace."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from rltriton_jax.estimators.algebra import clipped_ratio, successor_value, unless_done
+from rltriton_jax.estimators.estimate import Estimate, Estimator
+from rltriton_jax.estimators.window import Window, over_leaves
+from rltriton_jax.scan.recurrence import Read
+
+
+def _delta(reward, value, next_value, final_value, at_final, terminated, masked, gamma):
+    delta = reward + gamma * successor_value(next_value, final_value, at_final, terminated) - value
+    return jnp.where(masked & ~terminated, 0.0, delta)
+
+
+def _coefficients(
+    reward, value, next_value, final_value, at_final, log_rho, terminated, truncated, masked,
+    gamma, lambda_, clip_rho, clip_c, clip_pg_rho,
+):  # fmt: skip
+    delta = _delta(reward, value, next_value, final_value, at_final, terminated, masked, gamma)
+    w = unless_done(gamma * lambda_ * clipped_ratio(log_rho, clip_c), terminated, truncated)
+    return w, clipped_ratio(log_rho, clip_rho) * delta
+
+
+def _outputs(
+    reward, value, next_value, final_value, at_final, log_rho, terminated, truncated, masked,
+    gamma, lambda_, clip_rho, clip_c, clip_pg_rho, x, previous,
+):  # fmt: skip
+    delta = _delta(reward, value, next_value, final_value, at_final, terminated, masked, gamma)
+    ahead = gamma * lambda_ * unless_done(previous, terminated, truncated)
+    return clipped_ratio(log_rho, clip_pg_rho) * (delta + ahead), x + value
+
+
+@over_leaves("rewards")
+def vtrace(
+    rewards: Any,
+    values: Any,
+    log_rhos: Any,
+    terminated: Any = None,
+    truncated: Any = None,
+    *,
+    bootstrap_value: Any = None,
+    next_values: Any = None,
+    final_values: Any = None,
+    gamma: Any = 0.99,
+    lambda_: Any = 1.0,
+    clip_rho: Any = 1.0,
+    clip_c: Any = 1.0,
+    clip_pg_rho: Any = 1.0,
+    on_truncation: str = "bootstrap",
+    time_axis: int = 0,
+    implementation: str | None = None,
+) -> Estimate:
+    """V-trace targets and policy-gradient advantages for off-policy actor-critics.
+
+        rho        = exp(log_rhos)
+        delta[t]   = r[t] + gamma * V'[t] - V[t]                       V'[t] = 0 where terminated
+        x[t]       = min(clip_rho, rho[t]) * delta[t] + gamma * lambda_ * min(clip_c, rho[t]) * x[t+1]
+        targets    = x + V
+        advantages = min(clip_pg_rho, rho) * (delta[t] + gamma * lambda_ * x[t+1])
+
+    x[t+1] counts as 0 after a terminated or truncated step. V'[t] is V of the true successor: `next_values[t]`; or
+    `values[t+1]` inside the window and `bootstrap_value` at its end, and then `final_values[t]` where step t is
+    truncated and not terminated. On-policy (log_rhos = 0) this is `gae`.
+
+    Args:
+      rewards: [T, *batch], or a pytree of such arrays.
+      values: V(s_t), [T, *batch]; or T + 1 steps, the last being V(s_T), and then no `bootstrap_value`.
+      log_rhos: log pi(a_t|s_t) - log mu(a_t|s_t), [T, *batch]: target policy over behaviour policy.
+      terminated: flags [T, *batch]; True at the last step of an episode that ended by itself.
+      truncated: flags [T, *batch]; True at the last step of an episode that was cut short. Needs `next_values` or
+        `final_values` unless `on_truncation="mask"`. `terminated` wins where both are set.
+      bootstrap_value: V(s_T), [*batch]; 0 if left out.
+      next_values: V of the true successor at every step, [T, *batch].
+      final_values: V of the true final observation, [T, *batch], read only at truncated steps.
+      gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
+      lambda_: decay of the trace, like `gamma`; the original paper has 1.
+      clip_rho: the paper's rho-bar, on delta; sets which policy the fixed point belongs to.
+      clip_c: the paper's c-bar, on the trace; sets how fast it contracts.
+      clip_pg_rho: the clip of the policy-gradient weight.
+      on_truncation: "bootstrap", or "mask" to set delta to 0 at truncated steps.
+      time_axis: the axis of time in the per-step arrays.
+      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+
+    Returns:
+      `Estimate(advantages, targets)`, each of the shape of `rewards` in the promoted dtype of the float inputs.
+
+    Gradients: to any order, in every float argument, `log_rhos` and the hyperparameters included; none is stopped.
+
+    Raises:
+      ValueError: for shapes that do not fit, `truncated` without a final value, or two sources of successor values.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Espeholt et al. 2018, IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
+      Architectures, https://arxiv.org/abs/1802.01561.
+
+    >>> import jax.numpy as jnp, rltriton_jax as rtj
+    >>> advantages, targets = rtj.vtrace(jnp.ones(2), jnp.zeros(2), jnp.log(jnp.full(2, 0.5)), gamma=1.0)
+    >>> print(targets)
+    [0.75 0.5 ]
+    """
+    window = Window("rewards", rewards, time_axis)
+    value, *successor = window.successor(
+        values, bootstrap_value, next_values, final_values, truncated, on_truncation
+    )
+    reads = (
+        Read("rewards"),
+        value,
+        *successor,
+        window.step("log_rhos", log_rhos),
+        window.flag("terminated", terminated),
+        window.flag("truncated", truncated),
+        window.flag("truncated", truncated if on_truncation == "mask" else None),
+        window.coefficient("gamma", gamma),
+        window.coefficient("lambda_", lambda_),
+        window.coefficient("clip_rho", clip_rho),
+        window.coefficient("clip_c", clip_c),
+        window.coefficient("clip_pg_rho", clip_pg_rho),
+    )
+    return Estimate(
+        *window.scan(_coefficients, _outputs, reads, num_outputs=2, reverse=True, implementation=implementation)
+    )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class VTrace(Estimator):
+    """`vtrace` with its hyperparameters: `VTrace(gamma=0.99)(rewards, values, log_rhos, ...)`.
+
+    Attributes:
+      gamma, lambda_, clip_rho, clip_c, clip_pg_rho: as in `vtrace`; the leaves of this pytree.
+    """
+
+    function = vtrace
+    gamma: ArrayLike = 0.99
+    lambda_: ArrayLike = 1.0
+    clip_rho: ArrayLike = 1.0
+    clip_c: ArrayLike = 1.0
+    clip_pg_rho: ArrayLike = 1.0

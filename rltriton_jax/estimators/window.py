@@ -1,0 +1,268 @@
+"""What every estimator does first: check the arguments and say how the scan reads them."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from rltriton_jax.scan.lax_scan import compute_dtype
+from rltriton_jax.scan.primitive import affine_scan
+from rltriton_jax.scan.recurrence import Read, Recurrence
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FLOATS = ("float32", "bfloat16", "float16", "float64")
+
+
+class Window:
+    """The per-step arrays of one call: [T, *batch] with time on `time_axis`.
+
+    Each method checks an argument, keeps it as an operand and returns the `Read` by which the algebra sees it.
+    `None` for an argument gives a read of nothing.
+    """
+
+    def __init__(self, name: str, array, time_axis: int, *, steps_like=None, like_name: str = ""):
+        """`array` spans all steps. `steps_like`, if given, has the [T, *batch] shape, and `array` trailing axes more."""
+        self.operands: dict[str, jax.Array] = {}
+        self.data: list[Any] = []
+        array = self._numbers(name, array)
+        self.name, self.shape = name, jnp.shape(array)
+        if steps_like is not None and jnp.shape(steps_like) != self.shape[: jnp.ndim(steps_like)]:
+            raise ValueError(
+                f"{like_name} has shape {jnp.shape(steps_like)}, but {self.name} has shape {self.shape}; "
+                f"{like_name} holds one flag per step, so its shape must be the leading axes of {name}'s."
+            )
+        self.step_shape = self.shape if steps_like is None else jnp.shape(steps_like)
+        ndim = len(self.step_shape)
+        if not ndim:
+            raise ValueError(f"{self.name} has shape {self.shape}; it needs a time axis: pass an array [T, *batch].")
+        if not -ndim <= time_axis < ndim:
+            raise ValueError(
+                f"time_axis is {time_axis}, but {self.name} has shape {self.step_shape}; use {-ndim} to {ndim - 1}."
+            )
+        self.axis = time_axis % ndim
+        self.steps = self.step_shape[self.axis]
+        self.batch = self.step_shape[: self.axis] + self.step_shape[self.axis + 1 :]
+        self.trailing = len(self.shape) - ndim
+        self.operands[name] = array
+        self.data.append(array)
+
+    def _numbers(self, name, array):
+        array = jnp.asarray(array)
+        if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
+            if array.dtype != bool:
+                raise TypeError(f"{name} has dtype {array.dtype}; pass one of {', '.join(FLOATS)}.")
+        return array
+
+    def step(self, name: str, array, *, shift: int = 0, beyond: str | None = None, extra_row: bool = False) -> Read:
+        """An array [T, *batch]; with `extra_row` it may hold T + 1 steps."""
+        if array is None:
+            return Read(None, shift, beyond)
+        array = self._numbers(name, array)
+        shapes = [self.step_shape]
+        if extra_row:
+            shapes.append((*self.step_shape[: self.axis], self.steps + 1, *self.step_shape[self.axis + 1 :]))
+        if array.shape not in shapes:
+            raise ValueError(
+                f"{name} has shape {array.shape}, but {self.name} has shape {self.step_shape}; "
+                f"give {name} the shape {' or '.join(map(str, shapes))}, one entry per step along time_axis={self.axis}."
+            )
+        self._keep(name, array)
+        return Read(name, shift, beyond)
+
+    def flag(self, name: str, array, *, shift: int = 0) -> Read:
+        """A flag per step: bool, integer or float, holding 0 or 1."""
+        if array is None:
+            return Read(flag=True)
+        array = self._numbers(name, array)
+        if array.shape != self.step_shape:
+            raise ValueError(
+                f"{name} has shape {array.shape}, but {self.name} has shape {self.step_shape}; "
+                f"{name} holds one flag per step, so give it that shape."
+            )
+        self.operands.setdefault(name, array.reshape(array.shape + (1,) * self.trailing))
+        return Read(name, shift, flag=True)
+
+    def row(self, name: str, array) -> str | None:
+        """One entry per batch element, [*batch] and any trailing axes, or a scalar; returns its operand name."""
+        if array is None:
+            return None
+        array = self._numbers(name, array)
+        full = self.batch + self.shape[len(self.step_shape) :]
+        if array.shape not in ((), full):
+            raise ValueError(
+                f"{name} has shape {array.shape}, but {self.name} has shape {self.shape} with time on axis "
+                f"{self.axis}; give {name} the shape {full}, one entry per batch element."
+            )
+        if array.shape:
+            array = jnp.expand_dims(array, self.axis)
+        self._keep(name, array.reshape(array.shape or (1,) * len(self.shape)))
+        return name
+
+    def coefficient(self, name: str, value, *, shift: int = 0) -> Read:
+        """A hyperparameter: a scalar, an array over the batch, or one with a time axis that broadcasts per step."""
+        value = self._numbers(name, value)
+        ndim, shape = len(self.step_shape), value.shape
+        if len(shape) == ndim:
+            target = self.step_shape
+        else:
+            shape, target = (1,) * (ndim - 1 - len(shape)) + shape, self.batch
+        if len(shape) != len(target) or any(a not in (1, b) for a, b in zip(shape, target, strict=True)):
+            per_step = (*(1,) * self.axis, self.steps, *(1,) * (ndim - 1 - self.axis))
+            raise ValueError(
+                f"{name} has shape {value.shape}, but {self.name} has shape {self.step_shape}; {name} may be "
+                f"a scalar, per batch element {self.batch}, per step {per_step}, or per both {self.step_shape}."
+            )
+        if value.ndim != ndim:
+            shape = (*shape[: self.axis], 1, *shape[self.axis :])
+        self.operands[name] = value.reshape(shape + (1,) * self.trailing)
+        return Read(name, 0 if shape[self.axis] == 1 else shift)
+
+    def successor(
+        self, values, bootstrap_value, next_values, final_values, truncated, on_truncation: str = "bootstrap"
+    ) -> tuple[Read, Read, Read, Read]:
+        """The reads of V(s_t), of V at the next row, of V at the true final observation, and of where that one counts.
+
+        The algebra's `successor_value` makes V' of the last three.
+        """
+        if on_truncation not in ("bootstrap", "mask"):
+            raise ValueError(f'on_truncation is {on_truncation!r}; use "bootstrap" or "mask".')
+        if next_values is not None:
+            for name, other in (("bootstrap_value", bootstrap_value), ("final_values", final_values)):
+                if other is not None:
+                    raise ValueError(
+                        f"next_values (shape {jnp.shape(next_values)}) and {name} (shape {jnp.shape(other)}) both give "
+                        f"successor values; next_values[t] is V of the true successor at every step, so "
+                        f"leave {name} out."
+                    )
+        elif truncated is not None and final_values is None and on_truncation == "bootstrap":
+            raise ValueError(
+                f"truncated (shape {jnp.shape(truncated)}) needs the value of the true final observation: "
+                f"values[t+1] belongs to the next episode there. Pass final_values (shape {self.step_shape}, read only "
+                "at truncated steps) or next_values (V of the true successor at every step)."
+            )
+        value = self.step("values", values, extra_row=True)
+        if values is not None and self.operands["values"].shape != self.step_shape:
+            for name, other in (("bootstrap_value", bootstrap_value), ("next_values", next_values)):
+                if other is not None:
+                    raise ValueError(
+                        f"values has shape {jnp.shape(values)}, one step more than {self.name} with shape "
+                        f"{self.step_shape}: its last step is V(s_T) already, so leave {name} (shape "
+                        f"{jnp.shape(other)}) out, or pass values without its last step."
+                    )
+        if next_values is not None:
+            return value, self.step("next_values", next_values), Read(), Read(flag=True)
+        following = Read(value.operand, 1, self.row("bootstrap_value", bootstrap_value))
+        if final_values is None:
+            return value, following, Read(), Read(flag=True)
+        return value, following, self.step("final_values", final_values), self.flag("truncated", truncated)
+
+    def expectation(self, q_name: str, q, probs_name: str, probs, *, excluded):
+        """sum_a probs * q over the trailing axis of both, in the scan's dtype; 0 and unread where `excluded`."""
+        q, probs = self._numbers(q_name, q), self._numbers(probs_name, probs)
+        for name, array in ((q_name, q), (probs_name, probs)):
+            if array.shape[:-1] != self.step_shape or array.shape != q.shape:
+                raise ValueError(
+                    f"{name} has shape {array.shape}, but {self.name} has shape {self.step_shape} and {q_name} has "
+                    f"shape {q.shape}; give {q_name} and {probs_name} the shape {(*self.step_shape, 'A')}, with one "
+                    "entry per action on the last axis."
+                )
+        self.data += [q, probs]
+        state = compute_dtype(self.dtype)
+        q, probs = q.astype(state), probs.astype(state)
+        outside = (probs == 0) & ~jnp.isfinite(q)
+        if excluded is not None:
+            flags = self.flag("terminated", excluded)
+            outside |= jnp.expand_dims(self.operands[str(flags.operand)] != 0, -1)
+            probs = jnp.where(outside, 0, probs)
+        return jnp.sum(probs * jnp.where(outside, 0, q), axis=-1)
+
+    def per_step(self, name: str) -> bool:
+        """Does the coefficient `name` change along time?"""
+        return self.operands[name].shape[self.axis] != 1
+
+    def _keep(self, name, array):
+        self.operands[name] = array
+        self.data.append(array)
+
+    @property
+    def dtype(self):
+        """The promoted dtype of the data; hyperparameters and flags have no say."""
+        with jax.numpy_dtype_promotion("standard"):
+            dtype = jnp.result_type(*self.data)
+        if dtype.name not in FLOATS:
+            raise TypeError(
+                f"{self.name} and the arrays beside it have dtype {dtype}; pass one of {', '.join(FLOATS)}, "
+                f"for instance {self.name}.astype(jnp.float32)."
+            )
+        return dtype
+
+    def scan(
+        self,
+        coefficients: Callable[..., Any],
+        outputs: Callable[..., tuple[Any, ...]],
+        reads: tuple[Read, ...],
+        *,
+        num_outputs: int,
+        reverse: bool,
+        implementation: str | None,
+        initial: str | None = None,
+    ) -> tuple[jax.Array, ...]:
+        recurrence = Recurrence(
+            tuple(self.operands), reads, coefficients, outputs, num_outputs, reverse=reverse, initial=initial
+        )
+        operands = tuple(self.operands.values())
+        return affine_scan(recurrence, operands, time_axis=self.axis, dtype=self.dtype, implementation=implementation)
+
+
+OPTIONS = ("on_truncation", "boundary", "reverse", "time_axis", "implementation")
+
+
+def over_leaves(main: str) -> Callable[[F], F]:
+    """Makes a function of arrays one of pytrees: it is called once for each leaf of the argument `main`.
+
+    Every other array argument is one array for all leaves, or a pytree of the same structure; arguments named in
+    `OPTIONS` are passed as they are. Results come back in that structure.
+    """
+
+    def decorate(function):
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def mapped(*args, **kwargs):
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            options = {k: v for k, v in bound.arguments.items() if k in OPTIONS}
+            arguments = {k: v for k, v in bound.arguments.items() if k not in OPTIONS}
+            paths, structure = jax.tree_util.tree_flatten_with_path(arguments[main])
+            if not paths:
+                raise ValueError(f"{main} is {arguments[main]!r}, which holds no array; pass an array [T, *batch].")
+            if jax.tree_util.treedef_is_leaf(structure):
+                return function(**arguments, **options)
+            columns = {k: _column(k, v, main, structure) for k, v in arguments.items()}
+            results = []
+            for i, (path, _) in enumerate(paths):
+                try:
+                    results.append(function(**{k: column[i] for k, column in columns.items()}, **options))
+                except (TypeError, ValueError) as error:
+                    raise type(error)(f"at {main}{jax.tree_util.keystr(path)}: {error}") from error
+            return jax.tree.transpose(structure, None, jax.tree.unflatten(structure, results))
+
+        return mapped
+
+    return decorate
+
+
+def _column(name, value, main, structure):
+    treedef = jax.tree.structure(value)
+    if value is None or jax.tree_util.treedef_is_leaf(treedef):
+        return [value] * structure.num_leaves
+    if treedef == structure:
+        return jax.tree.leaves(value)
+    raise ValueError(
+        f"{name} has the structure {treedef}, but {main} has {structure}; "
+        f"pass {name} as one array for all leaves, or as a pytree like {main}."
+    )

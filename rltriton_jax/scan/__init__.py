@@ -1,0 +1,1 @@
+"""The scan: one primitive, its rules, and what runs it on each platform."""

@@ -1,0 +1,133 @@
+"""The recurrence in plain JAX: what every platform without a kernel runs, and what derivatives are taken of."""
+
+import jax.numpy as jnp
+from jax import lax
+
+from rltriton_jax.scan.recurrence import START, Read, Recurrence
+
+
+def compute_dtype(dtype):
+    """The dtype of arithmetic and carries: float64 for float64 outputs, float32 for all others."""
+    return jnp.dtype("float64") if dtype == jnp.float64 else jnp.dtype("float32")
+
+
+def num_steps(operands, time_axis: int) -> int:
+    return operands[0].shape[time_axis]
+
+
+def output_shape(operands, time_axis: int) -> tuple[int, ...]:
+    """Operands share a rank; on every axis their sizes agree or are 1. Time may also be one step longer."""
+    steps = num_steps(operands, time_axis)
+    batch = jnp.broadcast_shapes(*(o.shape[:time_axis] + o.shape[time_axis + 1 :] for o in operands))
+    return (*batch[:time_axis], steps, *batch[time_axis:])
+
+
+def mul0(a, b):
+    """a * b, but 0 where a is 0 whatever b is: a cut keeps NaN and Inf of the other side out."""
+    return jnp.where(a == 0, 0, a * b)
+
+
+def _rows(x, start, stop, axis):
+    return lax.slice_in_dim(x, start, stop, axis=axis)
+
+
+def shifted(x, shift: int, beyond, axis: int):
+    """x[t + shift] along `axis`; the row `beyond` where that is outside."""
+    if beyond is None:
+        beyond = jnp.zeros((1,) * x.ndim, x.dtype)
+    edge = jnp.broadcast_to(beyond, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+    steps = x.shape[axis]
+    parts = [_rows(x, 1, steps, axis), edge] if shift > 0 else [edge, _rows(x, 0, steps - 1, axis)]
+    return lax.concatenate(parts, axis)
+
+
+def _read(read: Read, named, steps, time_axis, ndim, dtype, reverse):
+    if read == START:
+        shape = [1] * ndim
+        shape[time_axis] = steps
+        return lax.broadcasted_iota(jnp.int32, shape, time_axis) == (steps - 1 if reverse else 0)
+
+    def value(name):
+        x = named[name]
+        return x != 0 if read.flag else x.astype(dtype)
+
+    beyond = None if read.beyond is None else value(read.beyond)
+    if read.operand is None:
+        nothing = jnp.zeros((1,) * ndim, bool if read.flag else dtype)
+        if beyond is None:
+            return nothing
+        batch = (*beyond.shape[:time_axis], steps, *beyond.shape[time_axis + 1 :])
+        return shifted(jnp.broadcast_to(nothing, batch), read.shift, beyond, time_axis)
+    x = value(read.operand)
+    rows = x.shape[time_axis]
+    if rows == steps + 1 and steps != 0:
+        return _rows(x, read.shift, steps + read.shift, time_axis)
+    if read.shift == 0 or (rows == 1 and steps != 1):
+        return x
+    return shifted(x, read.shift, beyond, time_axis)
+
+
+def gather(recurrence: Recurrence, operands, *, time_axis: int, dtype):
+    """Everything the algebra reads, as arrays of one rank in the scan's dtype."""
+    named = dict(zip(recurrence.operands, operands, strict=True))
+    steps = num_steps(operands, time_axis)
+    ndim = operands[0].ndim
+    return [
+        _read(r, named, steps, time_axis, ndim, compute_dtype(dtype), recurrence.reverse) for r in recurrence.reads
+    ]
+
+
+def initial_state(recurrence: Recurrence, operands, dtype):
+    if recurrence.initial is None:
+        return None
+    return operands[recurrence.operands.index(recurrence.initial)].astype(compute_dtype(dtype))
+
+
+def entering(x, initial, *, time_axis: int, reverse: bool):
+    """The state that enters each step: x one step earlier in scan order, `initial` (or 0) at the first."""
+    return shifted(x, 1 if reverse else -1, initial, time_axis)
+
+
+def _compose(older, newer):
+    (w1, u1), (w2, u2) = older, newer
+    return mul0(w2, w1), mul0(w2, u1) + u2
+
+
+def _scan(w, u, initial, *, time_axis, reverse, sequential):
+    steps = u.shape[time_axis]
+    w = jnp.broadcast_to(w, (*w.shape[:time_axis], steps, *w.shape[time_axis + 1 :]))
+    if initial is not None:
+        first = steps - 1 if reverse else 0
+        at_first = lax.broadcasted_iota(jnp.int32, [steps if a == time_axis else 1 for a in range(u.ndim)], time_axis)
+        u = u + jnp.where(at_first == first, mul0(w, initial), 0)
+    if not sequential:
+        return lax.associative_scan(_compose, (w, u), reverse=reverse, axis=time_axis)[1]
+
+    def step(x, wu):
+        x = wu[1] + mul0(wu[0], x)
+        return x, x
+
+    rows = [jnp.moveaxis(a, time_axis, 0) for a in (w, u)]
+    start = jnp.zeros(jnp.broadcast_shapes(rows[0].shape[1:], rows[1].shape[1:]), u.dtype)
+    return jnp.moveaxis(lax.scan(step, start, tuple(rows), reverse=reverse)[1], 0, time_axis)
+
+
+def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, outputs, sequential: bool):
+    """Algebra, scan, algebra, each in jnp; returns the outputs whose indices `outputs` lists."""
+    reads = gather(recurrence, operands, time_axis=time_axis, dtype=dtype)
+    initial = initial_state(recurrence, operands, dtype)
+    w, u = recurrence.coefficients(*reads)
+    shape = output_shape(operands, time_axis)
+    if 0 in shape:
+        x = jnp.zeros(shape, u.dtype)
+    else:
+        x = _scan(w, u, initial, time_axis=time_axis, reverse=recurrence.reverse, sequential=sequential)
+        x = jnp.broadcast_to(x, shape)
+    return finish(recurrence, reads, x, initial, time_axis=time_axis, dtype=dtype, outputs=outputs)
+
+
+def finish(recurrence: Recurrence, reads, x, initial, *, time_axis, dtype, outputs):
+    """The outputs from the scan's state."""
+    previous = entering(x, initial, time_axis=time_axis, reverse=recurrence.reverse)
+    results = recurrence.outputs(*reads, x, previous)
+    return tuple(x if i == recurrence.state else jnp.broadcast_to(results[i], x.shape).astype(dtype) for i in outputs)

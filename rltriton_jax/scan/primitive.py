@@ -1,0 +1,276 @@
+"""The one primitive, `affine_scan_p`, and its rules.
+
+Operands have one rank. On every axis an operand has the full size or 1 (it is then the same all along it), except
+that on `time_axis` one may hold T + 1 steps. Every axis but `time_axis` is batch.
+
+Parameters: `recurrence`; `time_axis`; `dtype` of the outputs; `outputs`, the indices of those wanted;
+`implementation`, a name or None for the platform's own.
+"""
+
+import functools
+import warnings
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal, Primitive
+from jax.interpreters import ad, batching, mlir, partial_eval, xla
+
+from rltriton_jax.scan import lax_scan
+from rltriton_jax.scan.implementation import resolve_implementation
+from rltriton_jax.scan.recurrence import Recurrence, is_linear, linear, weight_shift
+
+affine_scan_p = Primitive("affine_scan")
+affine_scan_p.multiple_results = True
+affine_scan_p.def_impl(functools.partial(xla.apply_primitive, affine_scan_p))
+
+
+def affine_scan(
+    recurrence: Recurrence, operands: Sequence[jax.Array], *, time_axis: int, dtype, implementation: str | None = None
+) -> tuple[jax.Array, ...]:
+    """Binds the primitive: all outputs of `recurrence`, of the operands' common shape with T steps."""
+    return tuple(
+        affine_scan_p.bind(
+            *operands,
+            recurrence=recurrence,
+            time_axis=time_axis,
+            dtype=jnp.dtype(dtype),
+            outputs=tuple(range(recurrence.num_outputs)),
+            implementation=resolve_implementation(implementation),
+        )
+    )
+
+
+@affine_scan_p.def_abstract_eval
+def _abstract_eval(*avals, recurrence, time_axis, dtype, outputs, implementation):
+    shape = lax_scan.output_shape(avals, time_axis)
+    state = lax_scan.compute_dtype(dtype)
+    return [jax.core.ShapedArray(shape, state if i == recurrence.state else dtype) for i in outputs]
+
+
+def _dce(used, *rest):
+    eqn = rest[-1]  # JAX 0.12 passes the live inputs too
+    if not any(used):
+        return [False] * len(eqn.invars), None
+    keep = [i for i, u in enumerate(used) if u]
+    params = {**eqn.params, "outputs": tuple(eqn.params["outputs"][i] for i in keep)}
+    return [True] * len(eqn.invars), eqn.replace(outvars=[eqn.outvars[i] for i in keep], params=params)
+
+
+partial_eval.dce_rules[affine_scan_p] = _dce
+
+
+def _batch(args, dims, *, time_axis, **params):
+    """The new axis goes where the fullest batched operand has it; what is not batched keeps size 1 there."""
+
+    def fullness(i):
+        return sum(not (isinstance(d, int) and d == 1) for d in args[i].shape)
+
+    axis = dims[max((i for i, d in enumerate(dims) if d is not None), key=fullness)]
+    args = [
+        jnp.expand_dims(a, axis) if d is None else (a if d == axis else jnp.moveaxis(a, d, axis))
+        for a, d in zip(args, dims, strict=True)
+    ]
+    results = affine_scan_p.bind(*args, time_axis=time_axis + (axis <= time_axis), **params)
+    return results, [axis] * len(results)
+
+
+batching.primitive_batchers[affine_scan_p] = _batch
+
+
+def _sum_to(x, shape):
+    """Sums over the axes that `shape` has 1 on."""
+    axes = tuple(a for a, (full, size) in enumerate(zip(x.shape, shape, strict=True)) if size == 1 and full != 1)
+    return jnp.sum(x, axes, keepdims=True) if axes else x
+
+
+def _entering_finite(x, w, initial, *, time_axis, reverse):
+    """The state that enters each step, as the factor of the weight's tangent: garbage behind a cut counts as 0."""
+    previous = lax_scan.entering(x, initial, time_axis=time_axis, reverse=reverse)
+    return jnp.where((w == 0) & ~jnp.isfinite(previous), 0, previous)
+
+
+def _depends(function, arguments):
+    """For each output of `function`: can it change with `arguments`? Read off the traced program."""
+    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
+    moving = set(jaxpr.invars)
+    for eqn in jaxpr.eqns:
+        if any(not isinstance(v, Literal) and v in moving for v in eqn.invars):
+            moving.update(eqn.outvars)
+    return [not isinstance(v, Literal) and v in moving for v in jaxpr.outvars]
+
+
+def _jvp(primals, tangents, *, recurrence, outputs, **params):
+    """dx is the bare recurrence driven by du + dw * previous; all else is the derivative of the algebra."""
+    wanted = outputs if recurrence.state in outputs else (*outputs, recurrence.state)
+    results = affine_scan_p.bind(*primals, recurrence=recurrence, outputs=wanted, **params)
+    x = results[wanted.index(recurrence.state)]
+    results = results[: len(outputs)]
+
+    moving = [i for i, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
+    if not moving:
+        return results, [ad.Zero.from_primal_value(r) for r in results]
+    rule = _jvp_linear if is_linear(recurrence) else _jvp_fused
+    outs = rule(primals, tangents, moving, x, recurrence=recurrence, outputs=outputs, **params)
+    return results, outs
+
+
+def _jvp_linear(primals, tangents, moving, x, *, recurrence, time_axis, dtype, outputs, implementation):
+    inputs, weights, *_ = primals
+    dinputs, dweights, *dinitial = tangents
+    initial = lax_scan.initial_state(recurrence, primals, dtype)
+    state = x.dtype
+    driving = None if isinstance(dinputs, ad.Zero) else dinputs.astype(state)
+    if 1 in moving:
+        shift = weight_shift(recurrence)
+        w, dw = (a if a.shape[time_axis] == 1 else lax_scan.shifted(a, shift, None, time_axis) for a in (weights, dweights))
+        previous = _entering_finite(x, w, initial, time_axis=time_axis, reverse=recurrence.reverse)
+        change = dw.astype(state) * previous
+        driving = change if driving is None else driving + change
+    seeded = bool(dinitial) and not isinstance(dinitial[0], ad.Zero)
+    if driving is None:
+        driving = jnp.zeros(lax_scan.output_shape(primals, time_axis), state)
+    dx = _bind_linear(
+        driving,
+        weights,
+        dinitial[0] if seeded else None,
+        reverse=recurrence.reverse,
+        shift=weight_shift(recurrence),
+        time_axis=time_axis,
+        dtype=state,
+        implementation=implementation,
+    )
+    return [dx if i == recurrence.state else dx.astype(dtype) for i in outputs]
+
+
+def _jvp_fused(primals, tangents, moving, x, *, recurrence, time_axis, dtype, outputs, implementation):
+    layout = {"time_axis": time_axis, "dtype": dtype}
+    initial = lax_scan.initial_state(recurrence, primals, dtype)
+
+    def operands(moved):
+        full = list(primals)
+        for i, value in zip(moving, moved, strict=True):
+            full[i] = value
+        return full
+
+    def coefficients(*moved):
+        return recurrence.coefficients(*lax_scan.gather(recurrence, operands(moved), **layout))
+
+    def finish(x, *moved):
+        full = operands(moved)
+        reads = lax_scan.gather(recurrence, full, **layout)
+        seed = lax_scan.initial_state(recurrence, full, dtype)
+        return lax_scan.finish(recurrence, reads, x, seed, outputs=outputs, **layout)
+
+    moved, dmoved = tuple(primals[i] for i in moving), tuple(tangents[i] for i in moving)
+    (w, _), (dw, driving) = jax.jvp(coefficients, moved, dmoved)
+    if _depends(coefficients, moved)[0]:
+        driving = driving + dw * _entering_finite(x, w, initial, time_axis=time_axis, reverse=recurrence.reverse)
+    driving = jnp.broadcast_to(driving, x.shape)
+    dinitial = None
+    if recurrence.initial is not None:
+        t = tangents[recurrence.operands.index(recurrence.initial)]
+        dinitial = None if isinstance(t, ad.Zero) else t
+    dx = _bind_linear(
+        driving, w, dinitial, reverse=recurrence.reverse, shift=0, time_axis=time_axis, dtype=x.dtype,
+        implementation=implementation,
+    )  # fmt: skip
+    return list(jax.jvp(finish, (x, *moved), (dx, *dmoved))[1])
+
+
+def _bind_linear(inputs, weights, initial, *, reverse, shift, time_axis, dtype, implementation):
+    recurrence = linear(reverse=reverse, weight_shift=shift, initial=initial is not None)
+    operands = (inputs, weights) if initial is None else (inputs, weights, initial)
+    return affine_scan_p.bind(
+        *operands,
+        recurrence=recurrence,
+        time_axis=time_axis,
+        dtype=dtype,
+        outputs=(0,),
+        implementation=implementation,
+    )[0]
+
+
+ad.primitive_jvps[affine_scan_p] = _jvp
+
+
+def _transpose(cotangents, inputs, weights, *initial, recurrence, time_axis, dtype, outputs, implementation):
+    """Backward in u: the scan in the other direction, each weight on the same pair of steps, so read one step over."""
+    if not is_linear(recurrence) or ad.is_undefined_primal(weights):
+        raise NotImplementedError("affine_scan is linear in its inputs and its initial state only.")
+    cts = [c for c in cotangents if not isinstance(c, ad.Zero)]
+    if not cts:
+        return [ad.Zero(a.aval) if ad.is_undefined_primal(a) else None for a in (inputs, weights, *initial)]
+    state = lax_scan.compute_dtype(dtype)
+    shift = weight_shift(recurrence)
+    back = 1 if recurrence.reverse else -1
+    ct = _bind_linear(
+        sum(c.astype(state) for c in cts),
+        weights,
+        None,
+        reverse=not recurrence.reverse,
+        shift=0 if shift else -back,
+        time_axis=time_axis,
+        dtype=state,
+        implementation=implementation,
+    )
+    result = [None, None, *([None] * len(initial))]
+    if ad.is_undefined_primal(inputs):
+        result[0] = _sum_to(ct, inputs.aval.shape).astype(inputs.aval.dtype)
+    if initial and ad.is_undefined_primal(initial[0]):
+        w = weights.astype(state)
+        first = ct.shape[time_axis] - 1 if recurrence.reverse else 0
+        if w.shape[time_axis] != 1:
+            w = lax_scan._rows(w, first, first + 1, time_axis)
+        seed = lax_scan.mul0(w, lax_scan._rows(ct, first, first + 1, time_axis))
+        result[2] = _sum_to(seed, initial[0].aval.shape).astype(initial[0].aval.dtype)
+    return result
+
+
+ad.primitive_transposes[affine_scan_p] = _transpose
+
+
+def _lax_rule(*operands, implementation, **params):
+    return lax_scan.affine_scan(*operands, sequential=implementation == "scan", **params)
+
+
+_lower_lax = mlir.lower_fun(_lax_rule, multiple_results=True)
+
+
+def _lower_elsewhere(ctx, *operands, implementation, **params):
+    if implementation in ("triton", "interpret"):
+        platforms = ", ".join(ctx.module_context.platforms)
+        needs = "a CUDA or ROCm device" if implementation == "triton" else "the CPU platform"
+        raise ValueError(
+            f"implementation={implementation!r} needs {needs}, but this computation is being lowered for {platforms}; "
+            "use implementation=None, which suits every platform."
+        )
+    return _lower_lax(ctx, *operands, implementation=implementation, **params)
+
+
+def _lower_cpu(ctx, *operands, implementation, **params):
+    if implementation != "interpret":
+        return _lower_elsewhere(ctx, *operands, implementation=implementation, **params)
+    from rltriton_jax.scan.interpret import interpreted_scan
+
+    return mlir.lower_fun(interpreted_scan, multiple_results=True)(ctx, *operands, **params)
+
+
+def _lower_gpu(ctx, *operands, implementation, **params):
+    if implementation not in (None, "triton"):
+        return _lower_elsewhere(ctx, *operands, implementation=implementation, **params)
+    from rltriton_jax.scan import launch
+
+    problem = launch.problem()
+    if problem is None:
+        return mlir.lower_fun(launch.launched_scan, multiple_results=True)(ctx, *operands, **params)
+    if implementation == "triton":
+        raise ValueError(f"implementation='triton' cannot run: {problem}")
+    warnings.warn(f"The Triton kernel cannot run, lax.associative_scan takes its place: {problem}", stacklevel=2)
+    return _lower_lax(ctx, *operands, implementation=implementation, **params)
+
+
+mlir.register_lowering(affine_scan_p, _lower_elsewhere)
+mlir.register_lowering(affine_scan_p, _lower_cpu, platform="cpu")
+mlir.register_lowering(affine_scan_p, _lower_gpu, platform="cuda")
+mlir.register_lowering(affine_scan_p, _lower_gpu, platform="rocm")
