@@ -176,7 +176,7 @@ class Window:
         outside = (probs == 0) & ~jnp.isfinite(q)
         if excluded is not None:
             flags = self.flag("terminated", excluded)
-            outside |= jnp.expand_dims(self.operands[str(flags.operand)] != 0, -1)
+            outside |= jnp.expand_dims(self.operands[str(flags.operand)].astype(bool), -1)
             probs = jnp.where(outside, 0, probs)
         return jnp.sum(probs * jnp.where(outside, 0, q), axis=-1)
 

@@ -33,6 +33,8 @@ def _rows(x, start, stop, axis):
 
 def shifted(x, shift: int, beyond, axis: int):
     """x[t + shift] along `axis`; the row `beyond` where that is outside."""
+    if x.shape[axis] == 0:
+        return x
     if beyond is None:
         beyond = jnp.zeros((1,) * x.ndim, x.dtype)
     edge = jnp.broadcast_to(beyond, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
@@ -49,7 +51,7 @@ def _read(read: Read, named, steps, time_axis, ndim, dtype, reverse):
 
     def value(name):
         x = named[name]
-        return x != 0 if read.flag else x.astype(dtype)
+        return x.astype(bool if read.flag else dtype)
 
     beyond = None if read.beyond is None else value(read.beyond)
     if read.operand is None:
@@ -60,7 +62,7 @@ def _read(read: Read, named, steps, time_axis, ndim, dtype, reverse):
         return shifted(jnp.broadcast_to(nothing, batch), read.shift, beyond, time_axis)
     x = value(read.operand)
     rows = x.shape[time_axis]
-    if rows == steps + 1 and steps != 0:
+    if rows == steps + 1:
         return _rows(x, read.shift, steps + read.shift, time_axis)
     if read.shift == 0 or (rows == 1 and steps != 1):
         return x
@@ -114,15 +116,14 @@ def _scan(w, u, initial, *, time_axis, reverse, sequential):
 
 def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, outputs, sequential: bool):
     """Algebra, scan, algebra, each in jnp; returns the outputs whose indices `outputs` lists."""
+    shape = output_shape(operands, time_axis)
+    if 0 in shape:
+        return tuple(jnp.zeros(shape, compute_dtype(dtype) if i == recurrence.state else dtype) for i in outputs)
     reads = gather(recurrence, operands, time_axis=time_axis, dtype=dtype)
     initial = initial_state(recurrence, operands, dtype)
     w, u = recurrence.coefficients(*reads)
-    shape = output_shape(operands, time_axis)
-    if 0 in shape:
-        x = jnp.zeros(shape, u.dtype)
-    else:
-        x = _scan(w, u, initial, time_axis=time_axis, reverse=recurrence.reverse, sequential=sequential)
-        x = jnp.broadcast_to(x, shape)
+    x = _scan(w, u, initial, time_axis=time_axis, reverse=recurrence.reverse, sequential=sequential)
+    x = jnp.broadcast_to(x, shape)
     return finish(recurrence, reads, x, initial, time_axis=time_axis, dtype=dtype, outputs=outputs)
 
 
