@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from rltriton_jax.scan.lax_scan import compute_dtype
 from rltriton_jax.scan.primitive import affine_scan
+from rltriton_jax.scan.products import scaled
 from rltriton_jax.scan.recurrence import Read, Recurrence
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -178,7 +179,7 @@ class Window:
             flags = self.flag("terminated", excluded)
             outside |= jnp.expand_dims(self.operands[str(flags.operand)].astype(bool), -1)
             probs = jnp.where(outside, 0, probs)
-        return jnp.sum(probs * jnp.where(outside, 0, q), axis=-1)
+        return jnp.sum(scaled(probs, jnp.where(outside, 0, q)), axis=-1)
 
     def per_step(self, name: str) -> bool:
         """Does the coefficient `name` change along time?"""

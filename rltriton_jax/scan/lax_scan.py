@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jax import lax
 
+from rltriton_jax.scan.products import mul0
 from rltriton_jax.scan.recurrence import START, Read, Recurrence
 
 
@@ -22,12 +23,7 @@ def output_shape(operands, time_axis: int) -> tuple[int, ...]:
     return (*batch[:time_axis], steps, *batch[time_axis:])
 
 
-def mul0(a, b):
-    """a * b, but 0 where a is 0 whatever b is: a cut keeps NaN and Inf of the other side out."""
-    return jnp.where(a == 0, 0, a * b)
-
-
-def _rows(x, start, stop, axis):
+def row_slice(x, start, stop, axis):
     return lax.slice_in_dim(x, start, stop, axis=axis)
 
 
@@ -39,7 +35,7 @@ def shifted(x, shift: int, beyond, axis: int):
         beyond = jnp.zeros((1,) * x.ndim, x.dtype)
     edge = jnp.broadcast_to(beyond, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
     steps = x.shape[axis]
-    parts = [_rows(x, 1, steps, axis), edge] if shift > 0 else [edge, _rows(x, 0, steps - 1, axis)]
+    parts = [row_slice(x, 1, steps, axis), edge] if shift > 0 else [edge, row_slice(x, 0, steps - 1, axis)]
     return lax.concatenate(parts, axis)
 
 
@@ -63,7 +59,7 @@ def _read(read: Read, named, steps, time_axis, ndim, dtype, reverse):
     x = value(read.operand)
     rows = x.shape[time_axis]
     if rows == steps + 1:
-        return _rows(x, read.shift, steps + read.shift, time_axis)
+        return row_slice(x, read.shift, steps + read.shift, time_axis)
     if read.shift == 0 or (rows == 1 and steps != 1):
         return x
     return shifted(x, read.shift, beyond, time_axis)

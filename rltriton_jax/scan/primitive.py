@@ -18,6 +18,7 @@ from jax.interpreters import ad, batching, mlir, partial_eval, xla
 
 from rltriton_jax.scan import lax_scan
 from rltriton_jax.scan.implementation import resolve_implementation
+from rltriton_jax.scan.products import mul0, scaled, sum_to
 from rltriton_jax.scan.recurrence import Recurrence, is_linear, linear, weight_shift
 
 affine_scan_p = Primitive("affine_scan")
@@ -78,26 +79,46 @@ def _batch(args, dims, *, time_axis, **params):
 batching.primitive_batchers[affine_scan_p] = _batch
 
 
-def _sum_to(x, shape):
-    """Sums over the axes that `shape` has 1 on."""
-    axes = tuple(a for a, (full, size) in enumerate(zip(x.shape, shape, strict=True)) if size == 1 and full != 1)
-    return jnp.sum(x, axes, keepdims=True) if axes else x
-
-
 def _entering_finite(x, w, initial, *, time_axis, reverse):
     """The state that enters each step, as the factor of the weight's tangent: garbage behind a cut counts as 0."""
     previous = lax_scan.entering(x, initial, time_axis=time_axis, reverse=reverse)
     return jnp.where((w == 0) & ~jnp.isfinite(previous), 0, previous)
 
 
-def _depends(function, arguments):
-    """For each output of `function`: can it change with `arguments`? Read off the traced program."""
-    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
+def _finite(w):
+    """The weights of a tangent: one that is not finite made its own row's output so, and must spoil no other row."""
+    return jnp.where(jnp.isfinite(w), w, 0)
+
+
+def _partials(function, arguments, i):
+    """The derivative of each output of an elementwise `function` in argument i; None where it cannot depend on it."""
+
+    def of(x):
+        return function(*arguments[:i], x, *arguments[i + 1 :])
+
+    jaxpr = jax.make_jaxpr(of)(arguments[i]).jaxpr
     moving = set(jaxpr.invars)
     for eqn in jaxpr.eqns:
         if any(not isinstance(v, Literal) and v in moving for v in eqn.invars):
             moving.update(eqn.outvars)
-    return [not isinstance(v, Literal) and v in moving for v in jaxpr.outvars]
+    depends = [not isinstance(v, Literal) and v in moving for v in jaxpr.outvars]
+    partials = jax.jvp(of, (arguments[i],), (jnp.ones_like(arguments[i]),))[1]
+    return [p if d else None for p, d in zip(partials, depends, strict=True)]
+
+
+def _differential(function, arguments, tangents):
+    """The differential of each output of an elementwise `function`: sum of tangent * partial, None where it is 0.
+
+    Spelled out, since in the derivative that JAX would take of the algebra a cotangent of 0 meets garbage in a product.
+    """
+    totals = []
+    for i, tangent in tangents.items():
+        for k, partial in enumerate(_partials(function, arguments, i)):
+            totals.append(None) if len(totals) <= k else None
+            if partial is not None:
+                part = scaled(tangent, partial)
+                totals[k] = part if totals[k] is None else totals[k] + part
+    return totals
 
 
 def _jvp(primals, tangents, *, recurrence, outputs, **params):
@@ -118,64 +139,59 @@ def _jvp(primals, tangents, *, recurrence, outputs, **params):
 def _jvp_linear(primals, tangents, moving, x, *, recurrence, time_axis, dtype, outputs, implementation):
     inputs, weights, *_ = primals
     dinputs, dweights, *dinitial = tangents
-    initial = lax_scan.initial_state(recurrence, primals, dtype)
-    state = x.dtype
-    driving = None if isinstance(dinputs, ad.Zero) else dinputs.astype(state)
-    if 1 in moving:
-        shift = weight_shift(recurrence)
-        w, dw = (a if a.shape[time_axis] == 1 else lax_scan.shifted(a, shift, None, time_axis) for a in (weights, dweights))
+    shift = weight_shift(recurrence)
+    driving = None if isinstance(dinputs, ad.Zero) else dinputs.astype(x.dtype)
+    if not isinstance(dweights, ad.Zero):
+        in_place = shift == 0 or weights.shape[time_axis] == 1
+        w, dw = (a if in_place else lax_scan.shifted(a, shift, None, time_axis) for a in (weights, dweights))
+        initial = lax_scan.initial_state(recurrence, primals, dtype)
         previous = _entering_finite(x, w, initial, time_axis=time_axis, reverse=recurrence.reverse)
-        change = dw.astype(state) * previous
+        change = scaled(dw.astype(x.dtype), previous)
         driving = change if driving is None else driving + change
-    seeded = bool(dinitial) and not isinstance(dinitial[0], ad.Zero)
     if driving is None:
-        driving = jnp.zeros(lax_scan.output_shape(primals, time_axis), state)
+        driving = jnp.zeros(x.shape, x.dtype)
     dx = _bind_linear(
-        driving,
-        weights,
-        dinitial[0] if seeded else None,
-        reverse=recurrence.reverse,
-        shift=weight_shift(recurrence),
-        time_axis=time_axis,
-        dtype=state,
-        implementation=implementation,
-    )
+        driving, _finite(weights), None if not dinitial or isinstance(dinitial[0], ad.Zero) else dinitial[0],
+        reverse=recurrence.reverse, shift=shift, time_axis=time_axis, dtype=x.dtype, implementation=implementation,
+    )  # fmt: skip
     return [dx if i == recurrence.state else dx.astype(dtype) for i in outputs]
 
 
 def _jvp_fused(primals, tangents, moving, x, *, recurrence, time_axis, dtype, outputs, implementation):
-    layout = {"time_axis": time_axis, "dtype": dtype}
+    layout = {"time_axis": time_axis, "reverse": recurrence.reverse}
+    names = {recurrence.operands[i] for i in moving}
     initial = lax_scan.initial_state(recurrence, primals, dtype)
+    dinitial = None
+    if recurrence.initial in names:
+        dinitial = tangents[recurrence.operands.index(recurrence.initial)].astype(x.dtype)
 
-    def operands(moved):
+    def gather(*moved):
         full = list(primals)
         for i, value in zip(moving, moved, strict=True):
             full[i] = value
-        return full
+        return lax_scan.gather(recurrence, full, time_axis=time_axis, dtype=dtype)
 
-    def coefficients(*moved):
-        return recurrence.coefficients(*lax_scan.gather(recurrence, operands(moved), **layout))
-
-    def finish(x, *moved):
-        full = operands(moved)
-        reads = lax_scan.gather(recurrence, full, **layout)
-        seed = lax_scan.initial_state(recurrence, full, dtype)
-        return lax_scan.finish(recurrence, reads, x, seed, outputs=outputs, **layout)
-
-    moved, dmoved = tuple(primals[i] for i in moving), tuple(tangents[i] for i in moving)
-    (w, _), (dw, driving) = jax.jvp(coefficients, moved, dmoved)
-    if _depends(coefficients, moved)[0]:
-        driving = driving + dw * _entering_finite(x, w, initial, time_axis=time_axis, reverse=recurrence.reverse)
-    driving = jnp.broadcast_to(driving, x.shape)
-    dinitial = None
-    if recurrence.initial is not None:
-        t = tangents[recurrence.operands.index(recurrence.initial)]
-        dinitial = None if isinstance(t, ad.Zero) else t
+    reads, dreads = jax.jvp(gather, tuple(primals[i] for i in moving), tuple(tangents[i] for i in moving))
+    changes = {i: dreads[i] for i, r in enumerate(recurrence.reads) if {r.operand, r.beyond} & names}
+    w, _ = recurrence.coefficients(*reads)
+    dw, driving = _differential(recurrence.coefficients, reads, changes) if changes else (None, None)
+    if dw is not None:
+        change = scaled(dw, _entering_finite(x, w, initial, **layout))
+        driving = change if driving is None else driving + change
+    driving = jnp.zeros(x.shape, x.dtype) if driving is None else jnp.broadcast_to(driving, x.shape)
     dx = _bind_linear(
-        driving, w, dinitial, reverse=recurrence.reverse, shift=0, time_axis=time_axis, dtype=x.dtype,
-        implementation=implementation,
+        driving, _finite(w), dinitial,
+        reverse=recurrence.reverse, shift=0, time_axis=time_axis, dtype=x.dtype, implementation=implementation,
     )  # fmt: skip
-    return list(jax.jvp(finish, (x, *moved), (dx, *dmoved))[1])
+
+    arguments = [*reads, x, lax_scan.entering(x, initial, **layout)]
+    changes |= {len(reads): dx, len(reads) + 1: lax_scan.entering(dx, dinitial, **layout)}
+    douts = [*_differential(recurrence.outputs, arguments, changes), dx]
+    zeros = jnp.zeros(x.shape, dtype)
+    return [
+        dx if i == recurrence.state else zeros if (d := douts[i]) is None else jnp.broadcast_to(d, x.shape).astype(dtype)
+        for i in outputs
+    ]
 
 
 def _bind_linear(inputs, weights, initial, *, reverse, shift, time_axis, dtype, implementation):
@@ -216,14 +232,14 @@ def _transpose(cotangents, inputs, weights, *initial, recurrence, time_axis, dty
     )
     result = [None, None, *([None] * len(initial))]
     if ad.is_undefined_primal(inputs):
-        result[0] = _sum_to(ct, inputs.aval.shape).astype(inputs.aval.dtype)
+        result[0] = sum_to(ct, inputs.aval.shape).astype(inputs.aval.dtype)
     if initial and ad.is_undefined_primal(initial[0]):
         w = weights.astype(state)
         first = ct.shape[time_axis] - 1 if recurrence.reverse else 0
         if w.shape[time_axis] != 1:
-            w = lax_scan._rows(w, first, first + 1, time_axis)
-        seed = lax_scan.mul0(w, lax_scan._rows(ct, first, first + 1, time_axis))
-        result[2] = _sum_to(seed, initial[0].aval.shape).astype(initial[0].aval.dtype)
+            w = lax_scan.row_slice(w, first, first + 1, time_axis)
+        seed = mul0(w, lax_scan.row_slice(ct, first, first + 1, time_axis))
+        result[2] = sum_to(seed, initial[0].aval.shape).astype(initial[0].aval.dtype)
     return result
 
 

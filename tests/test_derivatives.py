@@ -1,0 +1,108 @@
+"""Derivatives: against finite differences to order 2, and against the unrolled loop."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CASES, ESTIMATORS, FLOATS, arguments, outputs
+from jax.interpreters import partial_eval
+from jax.test_util import check_grads
+
+import rltriton_jax as rtj
+
+
+def split(case, kwargs):
+    floats = {k: jnp.asarray(v) for k, v in kwargs.items() if k in FLOATS or k in case.hyperparameters}
+    return floats, {k: v for k, v in kwargs.items() if k not in floats}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_float_argument_to_order_2_in_both_modes(case, rng):
+    with jax.enable_x64(True):
+        kwargs = arguments(case, rng, 4, (2,), dtype="float64")
+        if "log_rhos" in kwargs:  # away from the clips' kinks
+            kwargs["log_rhos"] = np.where(rng.random((4, 2)) < 0.5, -0.5, 1.5)
+        floats, fixed = split(case, kwargs)
+        check_grads(lambda f: outputs(case.function(**f, **fixed)), (floats,), order=2, modes=("fwd", "rev"))
+
+
+@pytest.mark.parametrize("hyper", ["batch", "step", "both"])
+@pytest.mark.parametrize("case", [c for c in ESTIMATORS if c.hyperparameters], ids=lambda c: c.name)
+def test_hyperparameters_of_every_shape(case, hyper, rng):
+    with jax.enable_x64(True):
+        kwargs = arguments(case, rng, 4, (2,), dtype="float64", hyper=hyper)
+        floats = {k: jnp.asarray(kwargs.pop(k)) for k in case.hyperparameters}
+        check_grads(lambda f: outputs(case.function(**f, **kwargs)), (floats,), order=2, modes=("fwd", "rev"))
+
+
+def test_third_order_of_gamma_matches_the_polynomial():
+    third = jax.grad(jax.grad(jax.grad(lambda g: rtj.discounted_returns(jnp.ones(6), gamma=g)[0])))
+    np.testing.assert_allclose(third(0.5), sum(k * (k - 1) * (k - 2) * 0.5 ** (k - 3) for k in range(6)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("transform", [jax.jacfwd, jax.jacrev, jax.hessian], ids=lambda t: t.__name__)
+def test_jacobians_and_hessians_of_the_hyperparameters(transform, rng):
+    r, v = rng.normal(size=(2, 6)).astype("float32")
+
+    def loop(g):
+        advantage = 0.0
+        for t in reversed(range(6)):
+            advantage = r[t] + g[0] * (v[t + 1] if t < 5 else 0.0) - v[t] + g[0] * g[1] * advantage
+        return advantage
+
+    at = jnp.array([0.9, 0.8])
+    got = transform(lambda g: rtj.gae(r, v, gamma=g[0], lambda_=g[1]).advantages[0])(at)
+    np.testing.assert_allclose(got, transform(loop)(at), rtol=1e-4, atol=1e-5)
+
+
+def test_checkpoint_and_grad_under_vmap_and_vmap_under_grad(rng):
+    r, v = rng.normal(size=(2, 4, 6, 3)).astype("float32")
+    loss = lambda r, v, g: jnp.sum(rtj.gae(r, v, gamma=g).advantages ** 2)
+    plain = jax.vmap(jax.grad(loss, 2), (0, 0, None))(r, v, 0.9)
+    saved = jax.vmap(jax.grad(jax.checkpoint(loss), 2), (0, 0, None))(r, v, 0.9)
+    np.testing.assert_allclose(plain, saved, rtol=1e-6)
+    outer = jax.grad(lambda g: jnp.sum(jax.vmap(loss, (0, 0, None))(r, v, g)))(0.9)
+    np.testing.assert_allclose(jnp.sum(plain), outer, rtol=1e-5)
+
+
+def test_the_scan_is_linear_in_its_inputs_and_its_initial_state(rng):
+    w, u = rng.normal(size=(2, 5, 3)).astype("float32")
+    seed = rng.normal(size=3).astype("float32")
+    for reverse in (False, True):
+        f = lambda u, s, reverse=reverse: rtj.linear_recurrence(w, u, initial=s, reverse=reverse)
+        ct = rng.normal(size=(5, 3)).astype("float32")
+        du, ds = jax.linear_transpose(f, u, seed)(ct)
+        np.testing.assert_allclose(np.sum(ct * f(u, seed)), np.sum(du * u) + np.sum(ds * seed), rtol=1e-4, atol=1e-5)
+
+
+def primitives(jaxpr):
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for value in eqn.params.values():
+            if hasattr(value, "jaxpr"):
+                yield from primitives(value.jaxpr)
+
+
+def test_the_backward_pass_is_one_scan_in_the_other_direction(rng):
+    r, v = rng.normal(size=(2, 6, 3)).astype("float32")
+    pullback = jax.vjp(lambda r, v: rtj.gae(r, v).advantages, r, v)[1]
+    scans = [e for e in primitives(jax.make_jaxpr(pullback)(r).jaxpr) if e.primitive.name == "affine_scan"]
+    assert [e.params["recurrence"].reverse for e in scans] == [False]
+
+
+def test_a_tangent_needs_no_state_unless_a_weight_moves(rng):
+    """What the tangent of `rewards` alone needs is the bare scan; that of gamma needs the primal state too."""
+    r, v = rng.normal(size=(2, 6, 3)).astype("float32")
+
+    def scans_for(tangent, x):
+        jaxpr = partial_eval.dce_jaxpr(jax.make_jaxpr(tangent)(x).jaxpr, [True])[0]
+        return sum(e.primitive.name == "affine_scan" for e in primitives(jaxpr))
+
+    assert scans_for(lambda dr: jax.jvp(lambda r: rtj.gae(r, v).advantages, (r,), (dr,))[1], r) == 1
+    assert scans_for(lambda dg: jax.jvp(lambda g: rtj.gae(r, v, gamma=g).advantages, (0.9,), (dg,))[1], 1.0) == 2
+
+
+def test_gradients_of_low_precision_arguments_keep_their_dtype(rng):
+    r, v = (jnp.asarray(x, jnp.bfloat16) for x in rng.normal(size=(2, 6, 3)))
+    gr, gv, gg = jax.grad(lambda r, v, g: jnp.sum(rtj.gae(r, v, gamma=g).advantages), (0, 1, 2))(r, v, jnp.float32(0.9))
+    assert (gr.dtype, gv.dtype, gg.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32)
