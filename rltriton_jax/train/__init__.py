@@ -1,0 +1,1 @@
+"""PPO on Gymnax environments, with advantages from this library: what `python -m rltriton_jax train` runs."""

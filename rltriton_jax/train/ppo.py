@@ -1,0 +1,210 @@
+"""Proximal policy optimisation as one jitted program.
+
+References: Schulman et al. 2017, https://arxiv.org/abs/1707.06347. Advantages are estimated anew with the current
+critic before each epoch (Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax.training.train_state import TrainState
+
+import rltriton_jax as rtj
+from rltriton_jax.train import network
+from rltriton_jax.train.config import Config
+
+
+class Problem(NamedTuple):
+    """An environment, its parameters and the kind of actions that it takes."""
+
+    env: Any
+    params: Any
+    num_actions: int
+    continuous: bool
+
+    def reset(self, keys):
+        obs, state = jax.vmap(self.env.reset, (0, None))(keys, self.params)
+        return _flat(obs), state
+
+    def step(self, keys, state, action):
+        if self.continuous:
+            space = self.env.action_space(self.params)
+            action = jnp.clip(action, space.low, space.high).reshape((len(keys), *space.shape))
+        out = jax.vmap(self.env.step, (0, 0, 0, None))(keys, state, action, self.params)
+        obs, state, reward, terminated, truncated, info = out
+        return _flat(obs), state, reward.astype(jnp.float32), terminated, truncated, _flat(info["final_observation"])
+
+
+def _flat(observation):
+    return observation.reshape(observation.shape[0], -1)
+
+
+class Rollout(NamedTuple):
+    """[num_steps, num_envs] each; observations have a feature axis."""
+
+    observation: jax.Array
+    action: jax.Array
+    log_prob: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    final_observation: jax.Array
+
+
+class Scaling(NamedTuple):
+    """Running second moment of the discounted return, by which rewards are divided."""
+
+    returns: jax.Array
+    moment: jax.Array
+    count: jax.Array
+
+
+class Carry(NamedTuple):
+    train: TrainState
+    state: Any
+    observation: jax.Array
+    episode_return: jax.Array
+    scaling: Scaling
+    key: jax.Array
+
+
+def make_train(config: Config, problem: Problem, report: Callable[..., None]):
+    """Returns `train(key) -> (parameters, history)`; calls `report(update, mean_return)` after each update."""
+    net = network.ActorCritic(problem.num_actions, problem.continuous)
+
+    def init(key):
+        key, key_net, key_env = jax.random.split(key, 3)
+        observation, state = problem.reset(jax.random.split(key_env, config.num_envs))
+        decay = optax.linear_schedule(config.learning_rate, 0.0, config.num_updates * config.epochs * config.minibatches)
+        optimiser = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(decay, eps=1e-5))
+        train = TrainState.create(apply_fn=net.apply, params=net.init(key_net, observation), tx=optimiser)
+        zeros = jnp.zeros(config.num_envs)
+        return Carry(train, state, observation, zeros, Scaling(zeros, jnp.float32(0), jnp.float32(0)), key)
+
+    def rollout(carry: Carry):
+        def step(inner, _):
+            state, observation, key = inner
+            key, key_action, key_step = jax.random.split(key, 3)
+            policy, _ = net.apply(carry.train.params, observation)
+            action = network.sample(key_action, policy, problem.continuous)
+            log_prob = network.log_prob(policy, action, problem.continuous)
+            following, state, reward, terminated, truncated, final = problem.step(
+                jax.random.split(key_step, config.num_envs), state, action
+            )
+            taken = Rollout(observation, action, log_prob, reward, terminated, truncated, final)
+            return (state, following, key), taken
+
+        (state, observation, key), batch = jax.lax.scan(
+            step, (carry.state, carry.observation, carry.key), None, config.num_steps
+        )
+        return carry._replace(state=state, observation=observation, key=key), batch
+
+    def finished_returns(carry: Carry, batch: Rollout):
+        """The returns of the episodes that ended in this rollout, and the return so far of those that go on."""
+        done = batch.terminated | batch.truncated
+        returns = rtj.episodic_prefix_sum(batch.reward, done, initial=carry.episode_return)
+        ended = jnp.sum(done)
+        mean = jnp.where(ended > 0, jnp.sum(jnp.where(done, returns, 0)) / jnp.maximum(ended, 1), jnp.nan)
+        return mean, jnp.where(done[-1], 0.0, returns[-1])
+
+    def scaled_rewards(scaling: Scaling, batch: Rollout):
+        """Rewards over the root mean square of the discounted return that they lead up to."""
+        done = batch.terminated | batch.truncated
+        returns = rtj.eligibility_traces(
+            batch.reward, done, gamma=config.gamma, lambda_=1.0, initial=scaling.returns
+        )
+        count = scaling.count + returns.size
+        moment = scaling.moment + jnp.sum(returns**2)
+        reward = batch.reward / jnp.sqrt(moment / count + 1e-8)
+        return Scaling(jnp.where(done[-1], 0.0, returns[-1]), moment, count), reward
+
+    def estimate(params, batch: Rollout, reward, last_observation) -> rtj.Estimate:
+        """Time limits are truncations: they bootstrap from the value of the true final observation."""
+        policy, values = net.apply(params, batch.observation)
+        boundaries = {
+            "terminated": batch.terminated,
+            "truncated": batch.truncated,
+            "bootstrap_value": net.apply(params, last_observation)[1],
+            "final_values": net.apply(params, batch.final_observation)[1],
+            "gamma": config.gamma,
+            "lambda_": config.lambda_,
+            "implementation": config.implementation,
+        }
+        if config.estimator == "gae":
+            return rtj.gae(reward, values, **boundaries)
+        if config.estimator == "lambda_returns":
+            targets = rtj.lambda_returns(reward, values, **boundaries)
+            return rtj.Estimate(targets - values, targets)
+        log_rhos = network.log_prob(policy, batch.action, problem.continuous) - batch.log_prob
+        return rtj.vtrace(reward, values, log_rhos, **boundaries)
+
+    def loss(params, batch: Rollout, target: rtj.Estimate):
+        policy, values = net.apply(params, batch.observation)
+        log_ratio = network.log_prob(policy, batch.action, problem.continuous) - batch.log_prob
+        ratio = jnp.exp(log_ratio)
+        advantage = (target.advantages - jnp.mean(target.advantages)) / (jnp.std(target.advantages) + 1e-8)
+        clipped = jnp.clip(ratio, 1 - config.clip, 1 + config.clip)
+        actor = -jnp.mean(jnp.minimum(ratio * advantage, clipped * advantage))
+        critic = jnp.mean((values - target.targets) ** 2)
+        entropy = jnp.mean(network.entropy(policy, problem.continuous))
+        return actor + config.value_weight * critic - config.entropy * entropy
+
+    def update(carry: Carry, index):
+        carry, batch = rollout(carry)
+        mean_return, episode_return = finished_returns(carry, batch)
+        scaling, reward = scaled_rewards(carry.scaling, batch)
+        key, key_epochs = jax.random.split(carry.key)
+
+        def minibatch(train, data):
+            return train.apply_gradients(grads=jax.grad(loss)(train.params, *data)), None
+
+        def epoch(train, key):
+            target = jax.lax.stop_gradient(estimate(train.params, batch, reward, carry.observation))
+            order = jax.random.permutation(key, config.num_envs * config.num_steps)
+
+            def shuffled(x):
+                return x.reshape(-1, *x.shape[2:])[order].reshape(config.minibatches, -1, *x.shape[2:])
+
+            return jax.lax.scan(minibatch, train, jax.tree.map(shuffled, (batch, target)))[0], None
+
+        train, _ = jax.lax.scan(epoch, carry.train, jax.random.split(key_epochs, config.epochs))
+        jax.debug.callback(report, index + 1, mean_return)
+        carry = carry._replace(train=train, key=key, episode_return=episode_return, scaling=scaling)
+        return carry, mean_return
+
+    def train(key):
+        carry, history = jax.lax.scan(update, init(key), jnp.arange(config.num_updates))
+        return carry.train.params, history
+
+    return train
+
+
+def make_evaluate(config: Config, problem: Problem, limit: int):
+    """Returns `evaluate(parameters, key)`: the return of each environment's first episode under the policy's mode."""
+    net = network.ActorCritic(problem.num_actions, problem.continuous)
+
+    def evaluate(params, key):
+        key, key_reset = jax.random.split(key)
+        observation, state = problem.reset(jax.random.split(key_reset, config.eval_episodes))
+
+        def step(inner):
+            t, key, observation, state, alive, returns = inner
+            key, key_step = jax.random.split(key)
+            action = network.mode(net.apply(params, observation)[0], problem.continuous)
+            keys = jax.random.split(key_step, config.eval_episodes)
+            observation, state, reward, terminated, truncated, _ = problem.step(keys, state, action)
+            returns += jnp.where(alive, reward, 0.0)
+            return t + 1, key, observation, state, alive & ~(terminated | truncated), returns
+
+        def running(inner):
+            return (inner[0] < limit) & jnp.any(inner[4])
+
+        alive = jnp.ones(config.eval_episodes, bool)
+        start = (jnp.int32(0), key, observation, state, alive, jnp.zeros(config.eval_episodes))
+        final = jax.lax.while_loop(running, step, start)
+        return final[-1], ~final[4]
+
+    return evaluate
