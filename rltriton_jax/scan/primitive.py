@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal, Primitive
+from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, partial_eval, xla
 
 from rltriton_jax.scan import lax_scan
 from rltriton_jax.scan.implementation import resolve_implementation
 from rltriton_jax.scan.products import mul0, scaled, sum_to
-from rltriton_jax.scan.recurrence import Recurrence, is_linear, linear, weight_shift
+from rltriton_jax.scan.recurrence import Recurrence, depends, is_linear, linear, weight_shift
 
 affine_scan_p = Primitive("affine_scan")
 affine_scan_p.multiple_results = True
@@ -96,14 +96,9 @@ def _partials(function, arguments, i):
     def of(x):
         return function(*arguments[:i], x, *arguments[i + 1 :])
 
-    jaxpr = jax.make_jaxpr(of)(arguments[i]).jaxpr
-    moving = set(jaxpr.invars)
-    for eqn in jaxpr.eqns:
-        if any(not isinstance(v, Literal) and v in moving for v in eqn.invars):
-            moving.update(eqn.outvars)
-    depends = [not isinstance(v, Literal) and v in moving for v in jaxpr.outvars]
+    moves = depends(function, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arguments], i)
     partials = jax.jvp(of, (arguments[i],), (jnp.ones_like(arguments[i]),))[1]
-    return [p if d else None for p, d in zip(partials, depends, strict=True)]
+    return [p if m else None for p, m in zip(partials, moves, strict=True)]
 
 
 def _differential(function, arguments, tangents):
@@ -279,7 +274,8 @@ def _lower_gpu(ctx, *operands, implementation, **params):
 
     problem = launch.problem()
     if problem is None:
-        return mlir.lower_fun(launch.launched_scan, multiple_results=True)(ctx, *operands, **params)
+        scan = functools.partial(launch.launched_scan, platform=ctx.module_context.platforms[0])
+        return mlir.lower_fun(scan, multiple_results=True)(ctx, *operands, **params)
     if implementation == "triton":
         raise ValueError(f"implementation='triton' cannot run: {problem}")
     warnings.warn(f"The Triton kernel cannot run, lax.associative_scan takes its place: {problem}", stacklevel=2)

@@ -1,8 +1,11 @@
 """What a recurrence is: which operands each step reads, and the algebra on them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import jax
+from jax.extend.core import Literal
 
 
 @dataclass(frozen=True)
@@ -90,3 +93,13 @@ def is_linear(recurrence: Recurrence) -> bool:
 
 def weight_shift(recurrence: Recurrence) -> int:
     return recurrence.reads[1].shift
+
+
+def depends(function: Callable[..., tuple[Any, ...]], arguments: Sequence[Any], i: int) -> list[bool]:
+    """For each output of `function`: can it change with argument i? Read off the traced program."""
+    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
+    moving = {jaxpr.invars[i]}
+    for eqn in jaxpr.eqns:
+        if any(not isinstance(v, Literal) and v in moving for v in eqn.invars):
+            moving.update(eqn.outvars)
+    return [not isinstance(v, Literal) and v in moving for v in jaxpr.outvars]

@@ -1,0 +1,115 @@
+"""The kernel under Triton's interpreter, on NumPy arrays on the host: for tests on machines without a GPU."""
+
+import functools
+import threading
+import types
+from typing import Any
+
+import jax
+import numpy as np
+
+from rltriton_jax.scan import launch, lax_scan
+from rltriton_jax.scan.recurrence import Recurrence
+from rltriton_jax.scan.tiles import Tile, choose_tile
+
+_LOCK = threading.Lock()
+
+
+class _HostArray:
+    """A NumPy array with the few methods of a tensor that the interpreter asks for."""
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+        self.dtype = "int1" if array.dtype == bool else array.dtype.name
+
+    def data_ptr(self):
+        return self.array.ctypes.data
+
+    def element_size(self):
+        return self.array.itemsize
+
+    def size(self):
+        return self.array.shape
+
+    def stride(self):
+        return tuple(s // self.array.itemsize for s in self.array.strides)
+
+    def storage_offset(self):
+        return 0
+
+    def untyped_storage(self):
+        return self
+
+    def cpu(self):
+        return self
+
+    def new_empty(self, *_, **__):
+        return self
+
+    def set_(self, *_):
+        return self
+
+    def copy_(self, _):
+        return self
+
+
+@functools.cache
+def _interpreted(function):
+    """The interpreted twin of a jitted function, in which all jitted functions that it calls are twins too."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    names = dict(function.fn.__globals__)
+    copy = types.FunctionType(function.fn.__code__, names, function.fn.__name__)
+    copy.__annotations__ = dict(function.fn.__annotations__)
+    names.update({name: _twin_of(names[name]) for name in function.fn.__code__.co_names if name in names})
+    return InterpretedFunction(copy)
+
+
+class _Device:
+    """A twin that is called from a kernel, where the interpreter is set up already."""
+
+    def __init__(self, function):
+        self.function = function
+
+    @functools.cached_property
+    def fn(self):
+        return _interpreted(self.function).rewrite()
+
+    def __call__(self, *args, **kwargs):
+        return self.fn(*args, **kwargs)
+
+
+def _twin_of(value):
+    import triton
+
+    if isinstance(value, triton.JITFunction) and value.fn.__module__.startswith("rltriton_jax"):
+        return _Device(value)
+    if isinstance(value, types.ModuleType) and value.__name__ == "rltriton_jax.scan.tile_math":
+        return types.SimpleNamespace(**{k: _twin_of(v) for k, v in vars(value).items() if isinstance(v, triton.JITFunction)})
+    return value
+
+
+def interpreted_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, outputs, tile: Tile | None = None):
+    """The scan by the interpreter, as a host callback."""
+    layout = {"time_axis": time_axis, "dtype": dtype, "outputs": outputs}
+    plan = launch.make_plan(recurrence, operands, **layout)
+    if 0 in (plan.steps, plan.rows):
+        return lax_scan.affine_scan(*operands, recurrence=recurrence, sequential=False, **layout)
+    tile = tile or choose_tile(plan.steps, plan.rows, plan.time_stride == 1, plan.bytes_per_step)
+    results = launch.results_of(plan, tile, recurrence, operands, **layout)
+    run = functools.partial(_run, recurrence=recurrence, dtype=dtype, outputs=outputs, plan=plan, tile=tile, results=results)
+    return jax.pure_callback(run, tuple(results[: len(outputs)]), *operands, vmap_method="sequential")
+
+
+def _run(*operands, recurrence, dtype, outputs, plan, tile, results):
+    split = tile.chunks > 1
+    arrays = [np.ascontiguousarray(o) for o in operands]
+    written = [np.zeros(r.shape, r.dtype) for r in results]
+    flags = written[-1:] if split else []
+    pointers = [*arrays, *flags, *(written[:-1] if split else written)]
+    kernel = launch.entry(len(arrays), len(outputs), split, False)
+    constants = launch.constants_of(plan, tile, recurrence, dtype)
+    with _LOCK, np.errstate(all="ignore"):
+        twins = {name: _twin_of(value) for name, value in constants.items()}
+        _interpreted(kernel)[(tile.blocks(plan.rows) * tile.chunks,)](*map(_HostArray, pointers), **twins)
+    return tuple(written[: len(outputs)])

@@ -1,0 +1,243 @@
+"""Launching the kernel: what it reads and writes, the tile it uses, and the call through jax_triton."""
+
+import functools
+import importlib
+import linecache
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rltriton_jax.scan import lax_scan
+from rltriton_jax.scan.recurrence import START, Recurrence, depends
+from rltriton_jax.scan.tiles import Tile, choose_tile
+
+COMPUTE_CAPABILITY: int | None = None
+"""The device to compile for, as 90 for sm_90; None asks the device. Set only to lower on a machine without one."""
+
+INSTALL = "pip install 'rltriton-jax[cuda12]' (or [cuda13])"
+
+
+@functools.cache
+def problem() -> str | None:
+    """Why the kernel cannot run here, with what mends it; None if it can."""
+    for name in ("triton", "jax_triton"):
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            return f"import {name} failed ({type(error).__name__}: {error}); install the kernel's packages with {INSTALL}"
+    import jax_triton
+    import triton
+
+    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
+    needed = (3, 6) if _jax_triton_version(jax_triton) < (0, 4) else (3, 7)
+    if version < needed:
+        return (
+            f"triton {triton.__version__} is older than the {needed[0]}.{needed[1]} that jax-triton "
+            f"{jax_triton.__version__} needs; upgrade both with {INSTALL}"
+        )
+    return None
+
+
+def _jax_triton_version(jax_triton) -> tuple[int, ...]:
+    return tuple(int(part) for part in jax_triton.__version__.split(".")[:2])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A scan as the kernel sees it: a set of rows, each with T steps, and how to find an element of each array.
+
+    Attributes:
+      constants: the kernel's constexpr arguments that say what is computed.
+      steps, rows: T and the number of batch elements.
+      time_stride: the distance in memory of two steps of the first operand.
+      bytes_per_step: what one step of one row reads and writes.
+    """
+
+    constants: dict[str, Any]
+    steps: int
+    rows: int
+    time_stride: int
+    bytes_per_step: int
+
+
+def _strides(shape):
+    return tuple(math.prod(shape[i + 1 :]) if size != 1 else 0 for i, size in enumerate(shape))
+
+
+def _merged(sizes, strides):
+    """Batch axes, last to first, with neighbours merged that every array steps through as one."""
+    merged: list[list[Any]] = []
+    for k in reversed(range(len(sizes))):
+        if sizes[k] == 1:
+            continue
+        column = [s[k] for s in strides]
+        if merged and all(a == b * merged[-1][0] for a, b in zip(column, merged[-1][1])):
+            merged[-1][0] *= sizes[k]
+        else:
+            merged.append([sizes[k], column])
+    return merged or [[1, [0] * len(strides)]]
+
+
+def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, outputs) -> Plan:
+    """`operands` need only shapes and dtypes."""
+    shape = lax_scan.output_shape(operands, time_axis)
+    steps = shape[time_axis]
+    if any(not isinstance(size, int) for size in shape):
+        raise ValueError(
+            f"the Triton kernel needs static shapes, but this one is {shape}; export with static dimensions for "
+            "cuda and rocm, or with implementation='associative_scan'."
+        )
+    state = lax_scan.compute_dtype(dtype)
+    shapes = [o.shape for o in operands] + [shape] * len(outputs)
+    strides = [_strides(s) for s in shapes]
+    batch_axes = [a for a in range(len(shape)) if a != time_axis]
+    batch = _merged([shape[a] for a in batch_axes], [[s[a] for a in batch_axes] for s in strides])
+    slot = {name: i for i, name in enumerate(recurrence.operands)}
+    access = tuple(
+        (
+            i if i < len(operands) else i - len(operands),
+            s[time_axis],
+            tuple(column[i] for _, column in batch),
+        )
+        for i, s in enumerate(strides)
+    )
+
+    def read(r):
+        if r == START:
+            return (2, -1, 0, 0, -1)
+        operand = -1 if r.operand is None else slot[r.operand]
+        rows = steps if r.operand is None else operands[operand].shape[time_axis]
+        shift = 0 if rows == 1 != steps else r.shift
+        if shift and rows == 1:
+            operand = -1  # the only step has no neighbour
+        return (int(r.flag), operand, shift, rows, -1 if r.beyond is None or not shift else slot[r.beyond])
+
+    reads = tuple(read(r) for r in recurrence.reads)
+    sizes = [o.size for o in operands] + [math.prod(shape)]
+    used = {r[1] for r in reads if r[1] >= 0 and access[r[1]][1]}
+    item = [np.dtype(o.dtype).itemsize for o in operands]
+    written = sum(state.itemsize if i == recurrence.state else np.dtype(dtype).itemsize for i in outputs)
+    constants = {
+        "READS": reads,
+        "ACCESS": access,
+        "WANTED": tuple(-1 if i == recurrence.state else i for i in outputs),
+        "INITIAL": -1 if recurrence.initial is None else slot[recurrence.initial],
+        "NEEDS_PREVIOUS": _needs_previous(recurrence, tuple(outputs)),
+        "BATCH": tuple(size for size, _ in batch),
+        "T": shape[time_axis],
+        "ROWS": math.prod(size for size, _ in batch),
+        "REVERSE": recurrence.reverse,
+        "WIDE": max(sizes) >= 2**31,
+    }
+    return Plan(
+        constants, shape[time_axis], constants["ROWS"], access[-1][1], sum(item[i] for i in used) + written
+    )
+
+
+@functools.cache
+def _needs_previous(recurrence: Recurrence, outputs) -> bool:
+    """Does an output that is wanted depend on the state that entered the step, other than through x?"""
+    flags = [bool if r.flag else np.float32 for r in recurrence.reads]
+    arguments = [jax.ShapeDtypeStruct((1,), f) for f in [*flags, np.float32, np.float32]]
+    moves = depends(recurrence.outputs, arguments, len(arguments) - 1)
+    return any(moves[i] for i in outputs if i != recurrence.state)
+
+
+@functools.cache
+def entry(num_inputs: int, num_outputs: int, split: bool, repeated_flags: bool):
+    """The kernel for so many pointers: they are passed one by one, and the template takes tuples of them.
+
+    A split scan also takes the flags, an operand of zeros, and two results of scratch; `repeated_flags` is for a
+    jax_triton that passes the result which shares the flags' memory as one more pointer.
+    """
+    from rltriton_jax.scan import kernel
+
+    inputs = [f"in{i}" for i in range(num_inputs)]
+    outs = [f"out{i}" for i in range(num_outputs)]
+    scratch = ["scratch_w", "scratch_u", "flags"] if split else []
+    pointers = [*inputs, *scratch[2:], *outs, *scratch[:2], *(["same_flags"] if split and repeated_flags else [])]
+    constants = [*CONSTANTS, *Tile.CONSTANTS]
+    source = (
+        f"def affine_scan({', '.join([*pointers, *(f'{c}: tl.constexpr' for c in constants)])}):\n"
+        f"    scan_tile(({', '.join(inputs)},), ({', '.join(outs)},), ({''.join(s + ', ' for s in scratch)}),\n"
+        f"              {', '.join(constants)})\n"
+    )
+    name = f"<affine_scan {num_inputs} {num_outputs} {split} {repeated_flags}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    namespace = dict(vars(kernel))
+    exec(compile(source, name, "exec"), namespace)
+    return kernel.triton.jit(namespace["affine_scan"])
+
+
+def constants_of(plan: Plan, tile: Tile, recurrence: Recurrence, dtype) -> dict[str, Any]:
+    """Every constexpr argument of the kernel."""
+    import triton.language as tl
+
+    from rltriton_jax.scan.tile_math import translate
+
+    return {
+        **plan.constants,
+        **tile.constants(),
+        "COEFFICIENTS": translate(recurrence.coefficients),
+        "OUTPUTS": translate(recurrence.outputs),
+        "DTYPE": tl.float64 if lax_scan.compute_dtype(dtype) == jnp.float64 else tl.float32,
+    }
+
+
+def results_of(plan: Plan, tile: Tile, recurrence: Recurrence, operands, *, time_axis, dtype, outputs):
+    """What the kernel writes: the outputs that are wanted, and where time is split scratch and flags."""
+    shape, state = lax_scan.output_shape(operands, time_axis), lax_scan.compute_dtype(dtype)
+    results = [jax.ShapeDtypeStruct(shape, state if i == recurrence.state else dtype) for i in outputs]
+    if tile.chunks > 1:
+        results += [jax.ShapeDtypeStruct((tile.chunks, plan.rows), state)] * 2
+        results += [jax.ShapeDtypeStruct((tile.chunks, tile.blocks(plan.rows)), jnp.int32)]
+    return results
+
+
+def launched_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, outputs, platform: str = "cuda", tile: Tile | None = None):
+    """The scan as a Triton call; `tile` overrides the choice."""
+    import jax_triton
+
+    layout = {"time_axis": time_axis, "dtype": dtype, "outputs": outputs}
+    plan = make_plan(recurrence, operands, **layout)
+    if 0 in (plan.steps, plan.rows):
+        return lax_scan.affine_scan(*operands, recurrence=recurrence, sequential=False, **layout)
+    tile = tile or choose_tile(plan.steps, plan.rows, plan.time_stride == 1, plan.bytes_per_step)
+    results = results_of(plan, tile, recurrence, operands, **layout)
+    old = _jax_triton_version(jax_triton) < (0, 4)
+    options: dict[str, Any] = {}
+    if old:
+        options["out_shape"] = results
+    else:
+        # JAX's ptxas may be older than Triton: ask for PTX that it reads.
+        cuda = {"ptx_version": 87} if platform == "cuda" else {}
+        options |= {"out_type": results, "backend_options": {"enable_fp_fusion": True, **cuda}}
+    flags = ()
+    if tile.chunks > 1:
+        flags = (jnp.zeros(results[-1].shape, results[-1].dtype),)
+        options["input_output_aliases"] = {len(operands): len(results) - 1}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "input_output_aliases is deprecated", DeprecationWarning)
+        written = jax_triton.triton_call(
+            *operands,
+            *flags,
+            kernel=entry(len(operands), len(outputs), tile.chunks > 1, old),
+            grid=(tile.blocks(plan.rows) * tile.chunks,),
+            num_warps=tile.warps,
+            num_stages=1,
+            compute_capability=COMPUTE_CAPABILITY,
+            **options,
+            **constants_of(plan, tile, recurrence, dtype),
+        )
+    return tuple(written[: len(outputs)])
+
+
+CONSTANTS = (
+    "COEFFICIENTS", "OUTPUTS", "READS", "ACCESS", "WANTED", "INITIAL", "NEEDS_PREVIOUS", "BATCH", "T", "ROWS",
+    "REVERSE", "DTYPE", "WIDE",
+)  # fmt: skip
