@@ -14,6 +14,6 @@ def successor_value(next_value, final_value, at_final, terminated):
 
 
 def clipped_ratio(log_rho, clip):
-    """min(clip, exp(log_rho)), whose derivative stays finite where exp overflows."""
-    over = log_rho > jnp.log(clip)
-    return jnp.where(over, clip, jnp.minimum(clip, jnp.exp(jnp.where(over, 0.0, log_rho))))
+    """min(clip, exp(log_rho)). A select, so that the derivative stays finite where exp overflows."""
+    rho = jnp.exp(log_rho)
+    return jnp.where(rho > clip, clip, rho)

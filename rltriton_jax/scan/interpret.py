@@ -95,7 +95,7 @@ def interpreted_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, o
     plan = launch.make_plan(recurrence, operands, **layout)
     if 0 in (plan.steps, plan.rows):
         return lax_scan.affine_scan(*operands, recurrence=recurrence, sequential=False, **layout)
-    tile = tile or choose_tile(plan.steps, plan.rows, plan.time_stride == 1, plan.bytes_per_step)
+    tile = tile or choose_tile(plan.steps, plan.rows, plan.time_stride == 1, plan.streams)
     results = launch.results_of(plan, tile, recurrence, operands, **layout)
     run = functools.partial(_run, recurrence=recurrence, dtype=dtype, outputs=outputs, plan=plan, tile=tile, results=results)
     return jax.pure_callback(run, tuple(results[: len(outputs)]), *operands, vmap_method="sequential")

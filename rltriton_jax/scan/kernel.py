@@ -7,7 +7,8 @@ slices are replayed from the state that enters their group:
     x[t] = u[t] + w[t] * x[t -+ 1]        composite of older (w1, u1) and newer (w2, u2): (w2 w1, w2 u1 + u2)
 
 Where time is split over programs, each publishes its composite and raises a flag; one that is later in scan order waits
-for the flags of those before it, which have lower program ids, and composes what they published.
+for the flags of those before it, which have lower program ids, and composes what they published. Where it is not, a
+program may take its rows in several pieces, one after the other in scan order.
 
 Everything static is a `tl.constexpr`: shapes, strides, what is read, and the algebra as functions. A tile is
 [time, rows] or [rows, time] by `TIME`, the tile's axis of time.
@@ -74,16 +75,16 @@ def row_offset(row, BATCH: tl.constexpr, ACCESS: tl.constexpr, i: tl.constexpr):
     offset = row * 0
     for k in tl.static_range(len(BATCH)):
         if k == len(BATCH) - 1:
-            offset += row * ACCESS[i][2][k]
+            offset += row * ACCESS[i][2 + k]
         else:
-            offset += (row % BATCH[k]) * ACCESS[i][2][k]
+            offset += (row % BATCH[k]) * ACCESS[i][2 + k]
             row = row // BATCH[k]
     return offset
 
 
 @triton.jit
 def fetch(pointers, ACCESS: tl.constexpr, i: tl.constexpr, t, row, live, BATCH: tl.constexpr, MASKED: tl.constexpr):
-    """Operand access i, (pointer, stride of time, strides of the batch), at steps t of rows `row`."""
+    """Operand access i, (pointer, stride of time, strides of the batch axes), at steps t of rows `row`."""
     at = row_offset(row, BATCH, ACCESS, i)
     if ACCESS[i][1] != 0:
         at = at + t * ACCESS[i][1]
@@ -96,21 +97,49 @@ def fetch(pointers, ACCESS: tl.constexpr, i: tl.constexpr, t, row, live, BATCH: 
 
 
 @triton.jit
+def shifted(x, edge, SHIFT: tl.constexpr):
+    """x at the next (SHIFT = 1) or last step of a [rows, time] tile whose threads hold 4 steps each.
+
+    `edge` has what each 4 steps lack. Loads would do the same one element at a time, as they are not aligned.
+    """
+    pairs = tl.reshape(x, (x.shape[0], x.shape[1] // 4, 2, 2))
+    even, odd = tl.split(pairs)
+    x0, x2 = tl.split(even)
+    x1, x3 = tl.split(odd)
+    if SHIFT == 1:
+        y = tl.join(tl.join(x1, x3), tl.join(x2, edge))
+    else:
+        y = tl.join(tl.join(edge, x1), tl.join(x0, x2))
+    return tl.reshape(y, x.shape)
+
+
+@triton.jit
 def read(
-    pointers, READS: tl.constexpr, ACCESS: tl.constexpr, i: tl.constexpr, t, row, safe_row, live_row,
+    pointers, READS: tl.constexpr, ACCESS: tl.constexpr, i: tl.constexpr, t, fours, row, safe_row, live_row,
     T: tl.constexpr, FIRST: tl.constexpr, BATCH: tl.constexpr, DTYPE: tl.constexpr, ROW_MASK: tl.constexpr,
-    TIME_MASK: tl.constexpr,
+    TIME_MASK: tl.constexpr, SLICE: tl.constexpr, newer,
 ):  # fmt: skip
-    """Read i, (kind, access or -1, shift, rows in memory, access of the row beyond or -1), as a tile."""
+    """Read i, (kind, access or -1, shift, rows in memory, access of the row beyond or -1, twin or -1), as a tile.
+
+    `newer` are the reads of the slice before, whose twin of this read has met the same element already.
+    """
     if READS[i][0] == 2:
-        return t == FIRST
+        x = t == FIRST
+    elif SLICE > 0 and READS[i][5] >= 0:
+        x = newer[READS[i][5]]
     elif READS[i][1] >= 0:
-        if READS[i][2] != 0:
+        if READS[i][2] != 0 and fours is not None:
+            live = live_row & (t < READS[i][3])
+            x = fetch(pointers, ACCESS, READS[i][1], t, row, live, BATCH, ROW_MASK or TIME_MASK)
+            at = fours + (4 if READS[i][2] == 1 else -1)
+            live = live_row & (at >= 0) & (at < READS[i][3])
+            x = shifted(x, fetch(pointers, ACCESS, READS[i][1], at, row, live, BATCH, True), READS[i][2])
+        elif READS[i][2] != 0:
             at = t + READS[i][2]
             live = live_row & (at >= 0) & (at < READS[i][3])
             x = fetch(pointers, ACCESS, READS[i][1], at, row, live, BATCH, True)
         elif ACCESS[READS[i][1]][1] != 0:
-            live = live_row & (t < T)
+            live = live_row & (t < READS[i][3])
             x = fetch(pointers, ACCESS, READS[i][1], t, row, live, BATCH, ROW_MASK or TIME_MASK)
         else:
             x = fetch(pointers, ACCESS, READS[i][1], t, safe_row, live_row, BATCH, False)
@@ -120,23 +149,24 @@ def read(
         edge = fetch(pointers, ACCESS, READS[i][4], 0, safe_row, live_row, BATCH, False).to(DTYPE)
         outside = (t + READS[i][2] < 0) | (t + READS[i][2] >= READS[i][3])
         x = tl.where(outside, edge, x.to(DTYPE))
-    if READS[i][0] == 1:
-        return x != 0
-    else:
+    if READS[i][0] == 0:
         return x.to(DTYPE)
+    else:
+        return x != 0
 
 
 @triton.jit
 def read_all(
-    pointers, READS: tl.constexpr, ACCESS: tl.constexpr, t, row, safe_row, live_row,
+    pointers, READS: tl.constexpr, ACCESS: tl.constexpr, t, fours, row, safe_row, live_row,
     T: tl.constexpr, FIRST: tl.constexpr, BATCH: tl.constexpr, DTYPE: tl.constexpr, ROW_MASK: tl.constexpr,
-    TIME_MASK: tl.constexpr,
+    TIME_MASK: tl.constexpr, SLICE: tl.constexpr, newer,
 ):  # fmt: skip
     values = ()
     for i in tl.static_range(len(READS)):
         value = read(
-            pointers, READS, ACCESS, i, t, row, safe_row, live_row, T, FIRST, BATCH, DTYPE, ROW_MASK, TIME_MASK
-        )
+            pointers, READS, ACCESS, i, t, fours, row, safe_row, live_row, T, FIRST, BATCH, DTYPE, ROW_MASK, TIME_MASK,
+            SLICE, newer,
+        )  # fmt: skip
         values = values + (value,)
     return values
 
@@ -147,7 +177,7 @@ def earlier_composites(
     CHUNKS: tl.constexpr, DTYPE: tl.constexpr, TIME: tl.constexpr,
 ):  # fmt: skip
     """The state that enters this chunk: `initial` through the composites of all chunks before it in scan order."""
-    SPAN: tl.constexpr = triton.next_power_of_2(CHUNKS)
+    SPAN: tl.constexpr = max(16, triton.next_power_of_2(CHUNKS))
     index = tl.arange(0, SPAN)
     before = index < order
     waiting = total(before.to(tl.int32), 0)
@@ -172,14 +202,17 @@ def scan_tile(
     COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr, READS: tl.constexpr, ACCESS: tl.constexpr,
     WANTED: tl.constexpr, INITIAL: tl.constexpr, NEEDS_PREVIOUS: tl.constexpr, BATCH: tl.constexpr,
     T: tl.constexpr, ROWS: tl.constexpr, REVERSE: tl.constexpr, DTYPE: tl.constexpr, WIDE: tl.constexpr,
-    TIME: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr, SLICES: tl.constexpr, CHUNKS: tl.constexpr,
+    TIME: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr, SLICES: tl.constexpr, PIECES: tl.constexpr,
+    CHUNKS: tl.constexpr,
 ):  # fmt: skip
     BLOCKS: tl.constexpr = (ROWS + BLOCK - 1) // BLOCK
     STEPS: tl.constexpr = GROUPS * SLICES
     ROW_MASK: tl.constexpr = ROWS % BLOCK != 0
-    TIME_MASK: tl.constexpr = T % STEPS != 0
+    TIME_MASK: tl.constexpr = T % (STEPS * PIECES) != 0
     FIRST: tl.constexpr = T - 1 if REVERSE else 0
+    LAST_GROUP: tl.constexpr = 0 if REVERSE else GROUPS - 1
     OPERANDS: tl.constexpr = len(ACCESS) - len(WANTED)
+    INCLUSIVE: tl.constexpr = SLICES == 1 and not NEEDS_PREVIOUS
     block, order = tl.program_id(0) % BLOCKS, tl.program_id(0) // BLOCKS
     chunk = CHUNKS - 1 - order if REVERSE else order
 
@@ -190,73 +223,84 @@ def scan_tile(
     row = across(row, TIME)
     live_row = row < ROWS
     safe_row = tl.where(live_row, row, 0) if ROW_MASK else row
-    begin = chunk * STEPS + along(group, TIME) * SLICES
-    if INITIAL >= 0:
-        carry = fetch(inputs, ACCESS, INITIAL, 0, safe_row, live_row, BATCH, False).to(DTYPE)
-        carry = tl.broadcast_to(carry, safe_row.shape)
-    else:
-        carry = tl.full(safe_row.shape, 0.0, DTYPE)
-
     if TIME == 0:
         zero = tl.full((GROUPS, BLOCK), 0.0, DTYPE)
     else:
         zero = tl.full((BLOCK, GROUPS), 0.0, DTYPE)
-    group_w, group_u = zero + 1.0, zero
-    reads = ()
-    weights = ()
-    drives = ()
-    for k in tl.static_range(SLICES):
-        t = begin + (SLICES - 1 - k if REVERSE else k)
-        values = read_all(
-            inputs, READS, ACCESS, t, row, safe_row, live_row, T, FIRST, BATCH, DTYPE, ROW_MASK, TIME_MASK
-        )
-        w, u = COEFFICIENTS(*values)
-        if TIME_MASK:
-            w, u = tl.where(t < T, w, 1.0), tl.where(t < T, u, 0.0)
-        w, u = tl.broadcast_to(w.to(DTYPE), zero.shape), tl.broadcast_to(u.to(DTYPE), zero.shape)
-        if k == 0:
-            group_w, group_u = w, u
+    carry = tl.full(safe_row.shape, 0.0, DTYPE)
+    if INITIAL >= 0:
+        carry += fetch(inputs, ACCESS, INITIAL, 0, safe_row, live_row, BATCH, False).to(DTYPE)
+
+    for piece in range(PIECES):
+        start = chunk * PIECES + (PIECES - 1 - piece if REVERSE else piece)
+        begin = start * STEPS + along(group, TIME) * SLICES
+        if TIME == 1 and SLICES == 1 and GROUPS >= 512:
+            fours = start * STEPS + along(tl.arange(0, GROUPS // 4) * 4, TIME)
         else:
-            group_w, group_u = times0(w, group_w), times0(w, group_u) + u
-        reads = reads + (values,)
-        weights = weights + (w,)
-        drives = drives + (u,)
-
-    INCLUSIVE: tl.constexpr = SLICES == 1 and not NEEDS_PREVIOUS
-    if INCLUSIVE:
-        through_w, through_u = tl.associative_scan((group_w, group_u), TIME, compose, reverse=REVERSE)
-        enter_w, enter_u = through_w, through_u
-    else:
-        through_w, through_u, enter_w, enter_u = tl.associative_scan(
-            (group_w, group_u, zero + 1.0, zero), TIME, compose_exclusive, reverse=REVERSE
-        )
-    if CHUNKS > 1:
-        last = along(tl.arange(0, GROUPS), TIME) == (0 if REVERSE else GROUPS - 1)
-        whole_w = across(total(tl.where(last, through_w, 0.0), TIME), TIME)
-        whole_u = across(total(tl.where(last, through_u, 0.0), TIME), TIME)
-        tl.store(scratch[0] + order * ROWS + row, whole_w, mask=live_row)
-        tl.store(scratch[1] + order * ROWS + row, whole_u, mask=live_row)
-        tl.debug_barrier()
-        tl.atomic_xchg(scratch[2] + order * BLOCKS + block, 1, sem="release")
-        carry = earlier_composites(
-            carry, scratch[0], scratch[1], scratch[2], order, block, row, live_row, ROWS, BLOCKS, CHUNKS, DTYPE, TIME
-        )
-
-    state = enter_u + times0(enter_w, carry) if CHUNKS > 1 or INITIAL >= 0 else enter_u
-    for k in tl.static_range(SLICES):
-        t = begin + (SLICES - 1 - k if REVERSE else k)
-        previous = state
-        if not INCLUSIVE:
-            state = drives[k] + times0(weights[k], state)
-        results = OUTPUTS(*reads[k], state, previous)
-        for n in tl.static_range(len(WANTED)):
-            at = row_offset(row, BATCH, ACCESS, OPERANDS + n) + t * ACCESS[OPERANDS + n][1]
-            if WANTED[n] < 0:
-                result = state
+            fours = None
+        group_w, group_u = zero + 1.0, zero
+        values = ()
+        reads = ()
+        weights = ()
+        drives = ()
+        for k in tl.static_range(SLICES):
+            t = begin + (SLICES - 1 - k if REVERSE else k)
+            values = read_all(
+                inputs, READS, ACCESS, t, fours, row, safe_row, live_row, T, FIRST, BATCH, DTYPE, ROW_MASK, TIME_MASK, k,
+                values,
+            )  # fmt: skip
+            w, u = COEFFICIENTS(*values)
+            if TIME_MASK:
+                w, u = tl.where(t < T, w, 1.0), tl.where(t < T, u, 0.0)
+            w, u = tl.broadcast_to(w.to(DTYPE), zero.shape), tl.broadcast_to(u.to(DTYPE), zero.shape)
+            if k == 0:
+                group_w, group_u = w, u
             else:
-                result = results[WANTED[n]]
-            result = tl.broadcast_to(result, zero.shape).to(outs[n].dtype.element_ty)
-            if ROW_MASK or TIME_MASK:
-                tl.store(outs[n] + at, result, mask=live_row & (t < T))
-            else:
-                tl.store(outs[n] + at, result)
+                group_w, group_u = times0(w, group_w), times0(w, group_u) + u
+            reads = reads + (values,)
+            weights = weights + (w,)
+            drives = drives + (u,)
+
+        if INCLUSIVE:
+            through_w, through_u = tl.associative_scan((group_w, group_u), TIME, compose, reverse=REVERSE)
+            enter_w, enter_u = through_w, through_u
+        else:
+            through_w, through_u, enter_w, enter_u = tl.associative_scan(
+                (group_w, group_u, zero + 1.0, zero), TIME, compose_exclusive, reverse=REVERSE
+            )
+        if CHUNKS > 1 or PIECES > 1:
+            last = along(tl.arange(0, GROUPS), TIME) == LAST_GROUP
+            whole_w = across(total(tl.where(last, through_w, 0.0), TIME), TIME)
+            whole_u = across(total(tl.where(last, through_u, 0.0), TIME), TIME)
+        if CHUNKS > 1:
+            tl.store(scratch[0] + order * ROWS + row, whole_w, mask=live_row)
+            tl.store(scratch[1] + order * ROWS + row, whole_u, mask=live_row)
+            tl.debug_barrier()
+            tl.atomic_xchg(scratch[2] + order * BLOCKS + block, 1, sem="release")
+            carry = earlier_composites(
+                carry, scratch[0], scratch[1], scratch[2], order, block, row, live_row, ROWS, BLOCKS, CHUNKS, DTYPE,
+                TIME,
+            )  # fmt: skip
+
+        state = enter_u
+        if CHUNKS > 1 or PIECES > 1 or INITIAL >= 0:
+            state = enter_u + times0(enter_w, carry)
+        if PIECES > 1:
+            carry = whole_u + times0(whole_w, carry)
+        for k in tl.static_range(SLICES):
+            t = begin + (SLICES - 1 - k if REVERSE else k)
+            previous = state
+            if not INCLUSIVE:
+                state = drives[k] + times0(weights[k], state)
+            results = OUTPUTS(*reads[k], state, previous)
+            for n in tl.static_range(len(WANTED)):
+                at = row_offset(row, BATCH, ACCESS, OPERANDS + n) + t * ACCESS[OPERANDS + n][1]
+                if WANTED[n] < 0:
+                    result = state
+                else:
+                    result = results[WANTED[n]]
+                result = tl.broadcast_to(result, zero.shape).to(outs[n].dtype.element_ty)
+                if ROW_MASK or TIME_MASK:
+                    tl.store(outs[n] + at, result, mask=live_row & (t < T))
+                else:
+                    tl.store(outs[n] + at, result)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rltriton_jax.scan import lax_scan
-from rltriton_jax.scan.recurrence import START, Recurrence, depends
+from rltriton_jax.scan.recurrence import START, Read, Recurrence, depends
 from rltriton_jax.scan.tiles import Tile, choose_tile
 
 COMPUTE_CAPABILITY: int | None = None
@@ -55,14 +55,14 @@ class Plan:
       constants: the kernel's constexpr arguments that say what is computed.
       steps, rows: T and the number of batch elements.
       time_stride: the distance in memory of two steps of the first operand.
-      bytes_per_step: what one step of one row reads and writes.
+      streams: how many arrays of full length are read and written.
     """
 
     constants: dict[str, Any]
     steps: int
     rows: int
     time_stride: int
-    bytes_per_step: int
+    streams: int
 
 
 def _strides(shape):
@@ -102,26 +102,25 @@ def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, output
         (
             i if i < len(operands) else i - len(operands),
             s[time_axis],
-            tuple(column[i] for _, column in batch),
+            *(column[i] for _, column in batch),
         )
         for i, s in enumerate(strides)
     )
 
     def read(r):
         if r == START:
-            return (2, -1, 0, 0, -1)
+            return (2, -1, 0, 0, -1, -1)
         operand = -1 if r.operand is None else slot[r.operand]
         rows = steps if r.operand is None else operands[operand].shape[time_axis]
         shift = 0 if rows == 1 != steps else r.shift
         if shift and rows == 1:
             operand = -1  # the only step has no neighbour
-        return (int(r.flag), operand, shift, rows, -1 if r.beyond is None or not shift else slot[r.beyond])
+        beyond = -1 if r.beyond is None or not shift else slot[r.beyond]
+        return (int(r.flag), operand, shift, rows, beyond, _twin(recurrence, r) if shift and operand >= 0 else -1)
 
     reads = tuple(read(r) for r in recurrence.reads)
     sizes = [o.size for o in operands] + [math.prod(shape)]
     used = {r[1] for r in reads if r[1] >= 0 and access[r[1]][1]}
-    item = [np.dtype(o.dtype).itemsize for o in operands]
-    written = sum(state.itemsize if i == recurrence.state else np.dtype(dtype).itemsize for i in outputs)
     constants = {
         "READS": reads,
         "ACCESS": access,
@@ -134,9 +133,13 @@ def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, output
         "REVERSE": recurrence.reverse,
         "WIDE": max(sizes) >= 2**31,
     }
-    return Plan(
-        constants, shape[time_axis], constants["ROWS"], access[-1][1], sum(item[i] for i in used) + written
-    )
+    return Plan(constants, steps, constants["ROWS"], access[-1][1], len(used) + len(outputs))
+
+
+def _twin(recurrence: Recurrence, read: Read) -> int:
+    """The unshifted read of the same operand, if the slice before in scan order met what `read` looks for; else -1."""
+    twins = [i for i, r in enumerate(recurrence.reads) if r == Read(read.operand, flag=read.flag)]
+    return twins[0] if twins and read.shift == (1 if recurrence.reverse else -1) else -1
 
 
 @functools.cache
@@ -207,7 +210,7 @@ def launched_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, outp
     plan = make_plan(recurrence, operands, **layout)
     if 0 in (plan.steps, plan.rows):
         return lax_scan.affine_scan(*operands, recurrence=recurrence, sequential=False, **layout)
-    tile = tile or choose_tile(plan.steps, plan.rows, plan.time_stride == 1, plan.bytes_per_step)
+    tile = tile or choose_tile(plan.steps, plan.rows, plan.time_stride == 1, plan.streams)
     results = results_of(plan, tile, recurrence, operands, **layout)
     old = _jax_triton_version(jax_triton) < (0, 4)
     options: dict[str, Any] = {}

@@ -1,0 +1,1 @@
+"""Timing the estimators: what `python -m rltriton_jax bench` runs."""
