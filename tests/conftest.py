@@ -17,3 +17,11 @@ def rng(request):
     import numpy as np
 
     return np.random.default_rng(zlib.crc32(request.node.name.encode()))
+
+
+def pytest_collection_modifyitems(items):
+    if jax.default_backend() == "gpu":
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA or ROCm device, and this machine has none"))

@@ -1,0 +1,164 @@
+"""`python -m rltriton_jax bench`: times, ratios, a table, JSON and a plot."""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rltriton_jax.__main__ import CommandError
+from rltriton_jax.bench import cases, timing
+from rltriton_jax.bench.cases import BenchCase
+
+LAYOUTS = ("time_major", "batch_major")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="two shapes, and no hand-written baselines")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every row to FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG: ratio to the yardstick by shape")
+
+
+def run(options: argparse.Namespace) -> None:
+    try:
+        from tqdm import tqdm
+    except ImportError as error:
+        raise CommandError(f"{error}; install what it needs with: pip install 'rltriton-jax[examples]'") from error
+    for path in (options.json, options.plot):
+        if path is not None and not path.resolve().parent.is_dir():
+            raise CommandError(f"{path} cannot be written: its folder does not exist")
+    on_gpu = jax.default_backend() == "gpu"
+    shapes = cases.CPU_SHAPES if not on_gpu else cases.QUICK_SHAPES if options.quick else cases.SHAPES
+    work = [(c, *s, layout) for s in shapes for layout in LAYOUTS for c in cases.CASES]
+    rows: list[dict[str, Any]] = []
+    with tqdm(work, unit="case") as bar:
+        try:
+            for case, batch, steps, layout in bar:
+                bar.set_postfix_str(f"{case.name} {batch} x {steps} {layout}")
+                rows += measure(case, batch, steps, layout, on_gpu, baselines=not options.quick)
+        except KeyboardInterrupt:
+            bar.write(f"stopped after {len(rows)} rows, which are reported")
+    report = {"environment": environment(), "rows": rows}
+    print(table(rows))
+    if options.json is not None:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    if options.plot is not None:
+        plot(report, options.plot)
+
+
+def environment() -> dict[str, str]:
+    """What the figures were measured on."""
+    versions = {}
+    for name in ("jax", "jaxlib", "jax-triton", "triton", "rltriton-jax", "rlax"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    date = datetime.date.today().isoformat()
+    clock = "kernel events of the profiler" if jax.default_backend() == "gpu" else "median wall time"
+    return {"device": jax.devices()[0].device_kind, "date": date, "time": clock, **versions}
+
+
+def measure(case: BenchCase, batch: int, steps: int, layout: str, on_gpu: bool, baselines: bool):
+    """One row for each implementation, all from inputs that were checked first."""
+    rng = np.random.default_rng(0)
+    time_major = layout == "time_major"
+    count = timing.num_sets(case.bytes(batch, steps)) if on_gpu else 2
+    first = case.inputs(rng, batch, steps, time_major)
+    sets = [({name: jnp.roll(x, k) for name, x in first.items()},) for k in range(count)]
+    functions: dict[str, Any] = {"associative_scan": case.function(time_major, implementation="associative_scan")}
+    if on_gpu:
+        functions = {"triton": case.function(time_major, implementation="triton"), **functions}
+    else:
+        functions["scan"] = case.function(time_major, implementation="scan")
+    if baselines and case.name == "gae" and time_major and steps <= 1024:
+        functions |= {"hand-written scan": cases.plain_scan(1), "hand-written scan, unroll 16": cases.plain_scan(16)}
+        if (rlax := cases.rlax_gae()) is not None:
+            functions["rlax"] = rlax
+    want = _reference(case, sets[0][0], time_major)
+    for name, function in functions.items():
+        _verify(f"{case.name} by {name}", function(*sets[0]), want)
+    yardstick = timing.microseconds(case.yardstick(), sets)
+    times = {name: timing.microseconds(function, sets) for name, function in functions.items()}
+    return [
+        {
+            "estimator": case.name,
+            "rows": batch,
+            "steps": steps,
+            "layout": layout,
+            "dtype": "float32",
+            "implementation": name,
+            "microseconds": round(us, 2),
+            "yardstick_microseconds": round(yardstick, 2),
+            "ratio_to_yardstick": round(us / yardstick, 2),
+            "speedup_over_associative_scan": round(times["associative_scan"] / us, 2),
+        }
+        for name, us in times.items()
+    ]
+
+
+def _reference(case: BenchCase, arrays, time_major: bool):
+    """The sequential scan in float64 on the CPU."""
+    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+        wide = {k: np.asarray(v, np.float64) for k, v in arrays.items()}
+        return jax.tree.map(np.asarray, case.function(time_major, implementation="scan")(wide))
+
+
+def _verify(what: str, got, want) -> None:
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        scale = np.max(np.abs(w), initial=1.0)
+        error = np.max(np.abs(np.asarray(g, np.float64) - w), initial=0.0)
+        if not error <= 64 * np.finfo(np.float32).eps * scale:
+            raise CommandError(f"{what} is off by {error:.2e} where values reach {scale:.2e}; nothing was timed")
+
+
+def table(rows) -> str:
+    lines = [f"{'estimator':20} {'rows x steps':>14} {'layout':12} {'implementation':30} {'us':>9} {'/yardstick':>10} {'speed-up':>9}"]
+    for r in rows:
+        shape = f"{r['rows']} x {r['steps']}"
+        lines.append(
+            f"{r['estimator']:20} {shape:>14} {r['layout']:12} {r['implementation']:30} {r['microseconds']:9.2f} "
+            f"{r['ratio_to_yardstick']:10.2f} {r['speedup_over_associative_scan']:9.2f}"
+        )
+    return "\n".join(lines)
+
+
+COLORS = ("#0b132b", "#1c7293", "#3e8e7e", "#8ab17d", "#e9c46a", "#f4a261", "#c1121f")
+
+
+def plot(report, path: Path) -> None:
+    """A panel for each layout: how many times the yardstick each estimator takes at each shape."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = report["rows"]
+    best = "triton" if any(r["implementation"] == "triton" for r in rows) else "associative_scan"
+    shapes = list(dict.fromkeys((r["rows"], r["steps"]) for r in rows))
+    figure, panels = plt.subplots(1, 2, figsize=(12, 4.6), sharey=True, layout="constrained")
+    for axes, layout in zip(panels, LAYOUTS, strict=True):
+        for i, case in enumerate(cases.CASES):
+            ratio = {
+                (r["rows"], r["steps"]): r["ratio_to_yardstick"]
+                for r in rows
+                if r["estimator"] == case.name and r["layout"] == layout and r["implementation"] == best
+            }
+            x = [shapes.index(s) + (i - 3) * 0.11 for s in ratio]
+            axes.bar(x, list(ratio.values()), width=0.1, color=COLORS[i], label=case.name)
+        axes.axhline(1, color="black", linewidth=0.8)
+        axes.set(title=layout.replace("_", "-"), xlabel="rows x steps")
+        axes.set_xticks(range(len(shapes)), [f"{n}\nx {t}" for n, t in shapes])
+        axes.grid(axis="y", alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("time over an elementwise pass\nthrough the same arrays (1 = memory speed)")
+    panels[0].legend(frameon=False, fontsize=8)
+    where = report["environment"]
+    figure.suptitle(f"{best} on {where['device']}, float32, {where['date']}")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

@@ -1,0 +1,159 @@
+"""The Triton kernel against the reference: under Triton's interpreter here, compiled where there is a GPU."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CASES, DTYPES, ESTIMATORS, FLAGS, LAYOUTS, LENGTHS, arguments, assert_close, laid_out, outputs, time_first
+
+import rltriton_jax as rtj
+
+pytest.importorskip("triton", reason="the kernel needs triton")
+
+from rltriton_jax.scan import tiles
+
+KERNEL = [
+    pytest.param(
+        "interpret", marks=pytest.mark.skipif(jax.default_backend() != "cpu", reason="the interpreter runs on CPU")
+    ),
+    pytest.param("triton", marks=pytest.mark.gpu),
+]
+BATCH = (2, 3)
+
+
+def check(case, kwargs, layout, dtype, implementation):
+    placed, axis = laid_out(kwargs, layout)
+    results = outputs(case.function(**placed, time_axis=axis, implementation=implementation))
+    assert_close(case, [time_first(g, axis) for g in results], kwargs, dtype=dtype)
+
+
+@pytest.mark.parametrize("implementation", KERNEL)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("steps", LENGTHS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_kernel_matches_the_reference(case, steps, layout, implementation, rng):
+    for kind in FLAGS if steps < 100 or implementation == "triton" else ("random",):
+        check(case, arguments(case, rng, steps, BATCH, flags_kind=kind), layout, "float32", implementation)
+
+
+@pytest.mark.parametrize("implementation", KERNEL)
+@pytest.mark.parametrize("layout", ["time_major", "batch_major"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
+def test_the_kernel_in_every_dtype(case, dtype, layout, implementation, rng):
+    with jax.enable_x64(dtype == "float64"):
+        check(case, arguments(case, rng, 129, (2,), dtype=dtype), layout, dtype, implementation)
+
+
+@pytest.mark.parametrize("implementation", KERNEL)
+@pytest.mark.parametrize("hyper", ["batch", "step", "both"])
+@pytest.mark.parametrize("case", [c for c in ESTIMATORS if c.hyperparameters], ids=lambda c: c.name)
+def test_the_kernel_reads_hyperparameters_of_every_shape(case, hyper, implementation, rng):
+    for layout in LAYOUTS:
+        check(case, arguments(case, rng, 9, BATCH, hyper=hyper), layout, "float32", implementation)
+
+
+@pytest.mark.parametrize("implementation", KERNEL)
+@pytest.mark.parametrize("flag_dtype", [bool, "int8", "int32", "float32", "bfloat16"])
+def test_the_kernel_reads_flags_as_they_are(flag_dtype, implementation, rng):
+    kwargs = arguments(CASES[0], rng, 20)
+    cast = {k: jnp.asarray(v, flag_dtype) if k in ("terminated", "truncated") else v for k, v in kwargs.items()}
+    assert_close(CASES[0], outputs(rtj.gae(**cast, implementation=implementation)), kwargs)
+
+
+SPLITS = {
+    "chunks of columns": tiles.Tile(0, 2, 4, 2, 1, chunks=17),
+    "chunks of rows": tiles.Tile(1, 1, 16, 1, 1, chunks=9),
+    "pieces of columns": tiles.Tile(0, 4, 2, 4, 1, pieces=17),
+    "pieces of rows": tiles.Tile(1, 2, 32, 1, 1, pieces=5),
+    "one tile, shifted in registers": tiles.Tile(1, 1, 512, 1, 4),
+    "slices of rows": tiles.Tile(1, 2, 16, 16, 1),
+}
+
+
+@pytest.mark.parametrize("implementation", KERNEL)
+@pytest.mark.parametrize("name", SPLITS)
+@pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
+def test_every_kind_of_tile_gives_the_same_result(case, name, implementation, rng, monkeypatch):
+    from rltriton_jax.scan import interpret, launch
+
+    tile = SPLITS[name]
+    for module in (interpret, launch):
+        monkeypatch.setattr(module, "choose_tile", lambda *_: tile)
+    jax.clear_caches()
+    kwargs = arguments(case, rng, 131)
+    check(case, kwargs, "batch_major" if tile.time else "time_major", "float32", implementation)
+    jax.clear_caches()
+
+
+@pytest.mark.parametrize("implementation", KERNEL)
+def test_garbage_stays_out_of_the_kernels_outputs(implementation, rng):
+    kwargs = arguments(CASES[0], rng, 40)
+    kwargs["terminated"][20] = True
+    bad = {k: np.array(v) for k, v in kwargs.items() if np.ndim(v)}
+    for name in ("rewards", "values", "final_values"):
+        bad[name][21:] = np.nan
+    got = rtj.gae(**{**kwargs, **bad}, implementation=implementation)
+    want = rtj.gae(**kwargs, implementation=implementation)
+    np.testing.assert_array_equal(got.advantages[:21], want.advantages[:21])
+
+
+@pytest.mark.parametrize("implementation", KERNEL)
+def test_derivatives_through_the_kernel_match_the_plain_scan(implementation, rng):
+    r, v, log_rhos = rng.normal(size=(3, 30, 4)).astype("float32")
+    done = rng.random((30, 4)) < 0.1
+
+    def loss(r, v, log_rhos, gamma, implementation):
+        estimate = rtj.vtrace(r, v, log_rhos, done, gamma=gamma, clip_c=1.3, implementation=implementation)
+        return jnp.sum(estimate.advantages**2) + jnp.sum(estimate.targets)
+
+    arguments = (r, v, log_rhos, jnp.float32(0.9))
+    for derivative in (lambda f: jax.grad(f, (0, 1, 2, 3)), lambda f: jax.grad(jax.grad(f, 3), 3)):
+        got = derivative(lambda *a: loss(*a, implementation))(*arguments)
+        want = derivative(lambda *a: loss(*a, "scan"))(*arguments)
+        for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(g, w, rtol=2e-4, atol=2e-4 * np.abs(w).max())
+
+
+@pytest.mark.parametrize("implementation", KERNEL)
+def test_a_sweep_of_hyperparameters_through_the_kernel(implementation, rng):
+    r, v = rng.normal(size=(2, 12, 3)).astype("float32")
+    gammas = jnp.linspace(0.8, 0.99, 4)
+    for axis in (0, 1):
+        estimate = lambda e: e(r, v, time_axis=axis, implementation=implementation).advantages
+        swept = jax.vmap(estimate, in_axes=(rtj.GAE(0, None),))(rtj.GAE(gammas, 0.9))
+        for g, row in zip(gammas, swept):
+            np.testing.assert_allclose(row, rtj.gae(r, v, gamma=g, lambda_=0.9, time_axis=axis).advantages, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_a_gpu_runs_the_kernel_by_default(rng):
+    r, v = rng.normal(size=(2, 12, 3)).astype("float32")
+    text = jax.jit(lambda r, v: rtj.gae(r, v).advantages).lower(r, v).compile().as_text()
+    assert text.count("triton_kernel_call") == 1 and "while" not in text
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(128, 4096), (512, 16384), (4096, 512), (8192, 64), (32, 65536), (131072, 8), (70000, 1)])
+@pytest.mark.parametrize("time_axis", [0, 1])
+def test_large_windows_on_a_gpu_match_the_sequential_scan(shape, time_axis, rng):
+    placed = shape if time_axis == 0 else shape[::-1]
+    r, v, log_rhos = rng.normal(size=(3, *placed)).astype("float32")
+    done = rng.random(placed) < 0.02
+    for call in (
+        lambda **k: rtj.gae(r, v, done, time_axis=time_axis, **k),
+        lambda **k: rtj.vtrace(r, v, log_rhos, done, time_axis=time_axis, **k),
+        lambda **k: rtj.retrace(r, v, log_rhos, done, next_state_values=v, time_axis=time_axis, **k),
+        lambda **k: rtj.eligibility_traces(r, done, time_axis=time_axis, **k),
+    ):
+        for g, w in zip(jax.tree.leaves(call()), jax.tree.leaves(call(implementation="associative_scan"))):
+            np.testing.assert_allclose(g, w, rtol=1e-4, atol=2e-4)
+            assert jnp.isfinite(g).all()
+
+
+@pytest.mark.gpu
+def test_offsets_past_2_to_the_31_elements(rng):
+    steps, rows = 2, 2**30 + 64
+    x = jax.random.normal(jax.random.key(0), (steps, rows), jnp.bfloat16)
+    got = rtj.episodic_prefix_sum(x)
+    np.testing.assert_array_equal(np.asarray(got[1, -1000:]), np.asarray(x[0, -1000:] + x[1, -1000:]))

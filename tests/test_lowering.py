@@ -1,0 +1,91 @@
+"""What a CUDA device would be given, read off the lowered text on a machine without one."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import rltriton_jax as rtj
+from rltriton_jax.scan import launch
+
+X = jax.ShapeDtypeStruct((256, 512), jnp.float32)
+ROW = jax.ShapeDtypeStruct((512,), jnp.float32)
+
+
+def cuda_plugin():
+    try:
+        from jax._src.lib import gpu_triton
+
+        return gpu_triton is not None
+    except ImportError:
+        return False
+
+
+needs_kernel = pytest.mark.skipif(
+    launch.problem() is not None or not cuda_plugin(), reason=f"lowering for CUDA needs the CUDA plugin: {launch.problem()}"
+)
+
+
+@pytest.fixture
+def lowered(monkeypatch):
+    monkeypatch.setattr(launch, "COMPUTE_CAPABILITY", 90)
+    return lambda f, *args: jax.jit(f).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def calls(text):
+    return len(re.findall(r"@triton_kernel_call", text))
+
+
+def moves(text):
+    """Transposes and gathers of anything as large as a rollout."""
+    found = re.findall(r"stablehlo\.(?:transpose|gather|dynamic_gather).*?tensor<([\dx]+)x[a-z]", text)
+    return [f for f in found if eval(f.replace("x", "*")) >= 256 * 512]
+
+
+def advantages(r, v, d):
+    return rtj.gae(r, v, d).advantages
+
+
+FUNCTIONS = {
+    "jit": (advantages, 1),
+    "both outputs": (lambda r, v, d: rtj.gae(r, v, d), 1),
+    "batch-major": (lambda r, v, d: rtj.gae(r, v, d, time_axis=1), 1),
+    "vmap over columns": (jax.vmap(advantages, 1, 1), 1),
+    "vmap over rows": (jax.vmap(advantages, 0, 0), 1),
+    "gradient": (jax.grad(lambda r, v, d: jnp.sum(advantages(r, v, d) ** 2), (0, 1)), 2),
+    "gradient of the values alone": (jax.grad(lambda r, v, d: jnp.sum(advantages(r, v, d)), 1), 1),
+    "retrace": (lambda r, v, d: rtj.retrace(r, v, v, d, next_state_values=v), 1),
+    "traces": (lambda r, v, d: rtj.eligibility_traces(r, d), 1),
+    "sweep": (lambda r, v, d: jax.vmap(lambda g: rtj.gae(r, v, d, gamma=g).advantages)(jnp.linspace(0.9, 0.99, 32)), 1),
+    "forced to XLA": (lambda r, v, d: rtj.gae(r, v, d, implementation="associative_scan"), 0),
+}
+
+
+@needs_kernel
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_function_is_as_many_kernels_as_it_needs_and_moves_nothing(name, lowered):
+    function, expected = FUNCTIONS[name]
+    text = lowered(function, X, X, X)
+    assert calls(text) == expected and not moves(text)
+
+
+@needs_kernel
+def test_an_output_that_is_not_used_is_not_stored(lowered):
+    one, two = lowered(advantages, X, X, X), lowered(lambda r, v, d: rtj.gae(r, v, d), X, X, X)
+    results = [re.search(r"triton_kernel_call\w*\(.*->\s*(.*)", t).group(1).count("256x512xf32") for t in (one, two)]
+    assert results == [1, 2]
+
+
+def test_without_the_kernels_packages_a_gpu_warns_and_runs_xla(monkeypatch):
+    monkeypatch.setattr(launch, "problem", lambda: "jax_triton is missing; pip install it")
+    with pytest.warns(UserWarning, match="jax_triton is missing"):
+        text = jax.jit(lambda *a: advantages(*a)).trace(X, X, X).lower(lowering_platforms=("cuda",)).as_text()
+    assert calls(text) == 0
+
+
+def test_without_the_kernels_packages_forcing_triton_is_an_error(monkeypatch):
+    monkeypatch.setattr(launch, "problem", lambda: "jax_triton is missing; pip install it")
+    forced = jax.jit(lambda r, v, d: rtj.gae(r, v, d, implementation="triton").advantages)
+    with pytest.raises(ValueError, match="cannot run: jax_triton is missing"):
+        forced.trace(X, X, X).lower(lowering_platforms=("cuda",))
