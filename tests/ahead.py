@@ -1,12 +1,16 @@
 """Compiling the kernel ahead of time, on a machine without a GPU."""
 
+import multiprocessing
 import re
 import subprocess
+import sys
 import tempfile
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
+import rltriton_jax as rtj
 from rltriton_jax.scan import launch
 from rltriton_jax.scan.tiles import choose_tile
 
@@ -74,3 +78,67 @@ def usage(compiled, target: str) -> Usage:
     registers = int(re.search(r"Used (\d+) registers", report).group(1))
     spilled = int(re.search(r"(\d+) bytes spill stores", report).group(1))
     return Usage(registers, spilled, compiled.metadata.shared)
+
+
+SHAPES = ((128, 4096), (512, 16384), (4096, 512), (8192, 64), (32, 65536), (131072, 8), (1000, 100), (1, 1))
+SPILL_BOUND = 128
+"""Bytes a thread may spill: the occasional register in the widest tiles, far from the kilobytes of a wrong tile."""
+
+
+def calls(axis: int):
+    """Each estimator as a function of a float and a flag array."""
+    at = {"time_axis": axis}
+    return {
+        "gae": lambda x, d: rtj.gae(x, x, d, **at),
+        "vtrace": lambda x, d: rtj.vtrace(x, x, x, d, **at),
+        "retrace": lambda x, d: rtj.retrace(x, x, x, d, next_state_values=x, **at),
+        "lambda_returns": lambda x, d: rtj.lambda_returns(x, x, d, **at),
+        "discounted_returns": lambda x, d: rtj.discounted_returns(x, d, **at),
+        "eligibility_traces": lambda x, d: rtj.eligibility_traces(x, d, **at),
+        "episodic_prefix_sum": lambda x, d: rtj.episodic_prefix_sum(x, d, **at),
+        "linear_recurrence": lambda x, d: rtj.linear_recurrence(x, x, **at),
+    }
+
+
+def variants():
+    """(name, steps, rows, time axis, target) that reach every branch of the tile choice.
+
+    The lightest and the heaviest in registers on every target; the others take turns.
+    """
+    for n, (steps, rows) in enumerate(SHAPES):
+        for axis in (0, 1):
+            for m, name in enumerate(calls(axis)):
+                for k, target in enumerate(TARGETS):
+                    if name in ("gae", "vtrace") or (n + m + k + axis) % len(TARGETS) == 0:
+                        yield name, steps, rows, axis, target
+
+
+def compile_variant(variant):
+    name, steps, rows, axis, target = variant
+    shape = (steps, rows) if axis == 0 else (rows, steps)
+    x, d = jax.ShapeDtypeStruct(shape, jnp.float32), jax.ShapeDtypeStruct(shape, jnp.bool_)
+    (eqn,) = equations(calls(axis)[name], x, d)
+    compiled, tile = compile_scan(eqn, target)
+    return variant, tile, usage(compiled, target)
+
+
+def main() -> int:
+    """Compiles every variant, prints a table of registers and spills, and fails where spills pass the bound."""
+    work = list(variants())
+    over = 0
+    with multiprocessing.get_context("spawn").Pool() as pool:
+        print(f"{'kernel':20} {'steps x rows':>14} axis target  tile{'':44} registers spilled shared")
+        for (name, steps, rows, axis, target), tile, used in pool.imap(compile_variant, work):
+            sizes = "block={0.block} groups={0.groups} slices={0.slices} warps={0.warps} pieces={0.pieces} chunks={0.chunks}"
+            over += used.spilled > SPILL_BOUND
+            print(
+                f"{name:20} {f'{steps} x {rows}':>14} {axis:4} {target:7} {sizes.format(tile):58} {used.registers:5} "
+                f"{used.spilled:7} {used.shared:6}",
+                flush=True,
+            )
+    print(f"{len(work)} variants compiled ahead of time; {over} spill more than {SPILL_BOUND} bytes")
+    return int(over > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

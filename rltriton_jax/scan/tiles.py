@@ -74,7 +74,7 @@ def _warps(tile: Tile, held: int) -> Tile:
 
 def _whole_rows(steps: int, rows: int, heavy: bool) -> Tile:
     """[block, groups]: a row's steps lie side by side, and the threads that load them scan them."""
-    groups = min(_power_of_2(steps), 8192)
+    groups = min(_power_of_2(steps), 4096 if heavy else 8192)
     block = min(max(1, 256 // groups), _power_of_2(rows))
     held = 4 if groups <= 512 else 8 if groups <= 1024 or heavy else 16
     if steps > groups and not heavy:
@@ -95,7 +95,8 @@ def _columns(steps: int, rows: int, heavy: bool) -> Tile:
         slices = 8 if heavy else 16
         return Tile(0, 32, 4, slices, 4, pieces=-(-steps // (4 * slices)))
     slices = 8 if heavy else 16
-    groups = min(_power_of_2(-(-steps // slices)), 32 if steps <= 32768 else 64)
+    most = 32 if steps <= 32768 else 1024 // slices
+    groups = min(_power_of_2(-(-steps // slices)), most)
     tile = _split(steps, Tile(0, min(8, _power_of_2(rows)), groups, slices, 1))
     crowded = tile.blocks(rows) * tile.chunks >= 256 and steps <= 32768
     return _warps(tile, 32 if crowded and not heavy else 8 if heavy else 16)
