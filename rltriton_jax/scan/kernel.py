@@ -121,10 +121,8 @@ def read(
 ):  # fmt: skip
     """Read i, (kind, access or -1, shift, rows in memory, access of the row beyond or -1, twin or -1), as a tile.
 
-    `newer` are the reads of the slice before, whose twin of this read has met the same element already. Only the first
-    slice can look out of the window, unless the window ends inside the tile.
+    `newer` are the reads of the slice before, whose twin of this read has met the same element already.
     """
-    INNER: tl.constexpr = SLICE > 0 and not TIME_MASK
     if READS[i][0] == 2:
         x = t == FIRST
     elif SLICE > 0 and READS[i][5] >= 0:
@@ -139,7 +137,7 @@ def read(
         elif READS[i][2] != 0:
             at = t + READS[i][2]
             live = live_row & (at >= 0) & (at < READS[i][3])
-            x = fetch(pointers, ACCESS, READS[i][1], at, row, live, BATCH, ROW_MASK or not INNER)
+            x = fetch(pointers, ACCESS, READS[i][1], at, row, live, BATCH, True)
         elif ACCESS[READS[i][1]][1] != 0:
             live = live_row & (t < READS[i][3])
             x = fetch(pointers, ACCESS, READS[i][1], t, row, live, BATCH, ROW_MASK or TIME_MASK)
@@ -147,7 +145,7 @@ def read(
             x = fetch(pointers, ACCESS, READS[i][1], t, safe_row, live_row, BATCH, False)
     else:
         x = tl.full((1, 1), 0, DTYPE)
-    if READS[i][4] >= 0 and not INNER:
+    if READS[i][4] >= 0:
         edge = fetch(pointers, ACCESS, READS[i][4], 0, safe_row, live_row, BATCH, False).to(DTYPE)
         outside = (t + READS[i][2] < 0) | (t + READS[i][2] >= READS[i][3])
         x = tl.where(outside, edge, x.to(DTYPE))
