@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from cases import primitives
 
 import rltriton_jax as rtj
 from rltriton_jax.scan import launch
@@ -25,17 +26,8 @@ class Usage(NamedTuple):
 
 
 def equations(function, *args):
-    """Every affine_scan in the traced function, those in its derivative's calls included."""
-
-    def walk(jaxpr):
-        for eqn in jaxpr.eqns:
-            if eqn.primitive.name == "affine_scan":
-                yield eqn
-            for value in eqn.params.values():
-                if hasattr(value, "jaxpr"):
-                    yield from walk(value.jaxpr)
-
-    return list(walk(jax.make_jaxpr(function)(*args).jaxpr))
+    """Every affine_scan in the traced function."""
+    return [e for e in primitives(jax.make_jaxpr(function)(*args).jaxpr) if e.primitive.name == "affine_scan"]
 
 
 def compile_scan(eqn, target: str, tile=None):

@@ -142,9 +142,17 @@ def assert_close(case: Case, got, kwargs, *, dtype="float32", ulps=4):
         assert np.all(error <= ulps * eps * s), f"{name}: {np.nanmax(error / (eps * s + 1e-300)):.1f} ulps"
 
 
-def time_first(x, axis: int):
-    return np.moveaxis(np.asarray(jnp.asarray(x, jnp.float64 if x.dtype == jnp.float64 else x.dtype)), axis, 0)
+def check(case: Case, kwargs, layout: str, dtype: str, implementation: str | None):
+    """Calls the estimator in `layout` and compares with the reference."""
+    placed, axis = laid_out(kwargs, layout)
+    results = outputs(case.function(**placed, time_axis=axis, implementation=implementation))
+    assert_close(case, [np.moveaxis(np.asarray(g), axis, 0) for g in results], kwargs, dtype=dtype)
 
 
-def device_arguments(kwargs):
-    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, kwargs)
+def primitives(jaxpr):
+    """Every equation of a traced program, those of the programs that it calls included."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for value in eqn.params.values():
+            if hasattr(value, "jaxpr"):
+                yield from primitives(value.jaxpr)

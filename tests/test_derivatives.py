@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, ESTIMATORS, FLOATS, arguments, outputs
+from cases import CASES, ESTIMATORS, FLOATS, arguments, outputs, primitives
 from jax.interpreters import partial_eval
 from jax.test_util import check_grads
 
@@ -73,14 +73,6 @@ def test_the_scan_is_linear_in_its_inputs_and_its_initial_state(rng):
         ct = rng.normal(size=(5, 3)).astype("float32")
         du, ds = jax.linear_transpose(f, u, seed)(ct)
         np.testing.assert_allclose(np.sum(ct * f(u, seed)), np.sum(du * u) + np.sum(ds * seed), rtol=1e-4, atol=1e-5)
-
-
-def primitives(jaxpr):
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for value in eqn.params.values():
-            if hasattr(value, "jaxpr"):
-                yield from primitives(value.jaxpr)
 
 
 def test_the_backward_pass_is_one_scan_in_the_other_direction(rng):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, DTYPES, ESTIMATORS, FLAGS, LAYOUTS, LENGTHS, arguments, assert_close, laid_out, outputs, time_first
+from cases import CASES, DTYPES, ESTIMATORS, FLAGS, LAYOUTS, LENGTHS, arguments, assert_close, check, outputs
 
 import rltriton_jax as rtj
 
@@ -19,12 +19,6 @@ KERNEL = [
     pytest.param("triton", marks=pytest.mark.gpu),
 ]
 BATCH = (2, 3)
-
-
-def check(case, kwargs, layout, dtype, implementation):
-    placed, axis = laid_out(kwargs, layout)
-    results = outputs(case.function(**placed, time_axis=axis, implementation=implementation))
-    assert_close(case, [time_first(g, axis) for g in results], kwargs, dtype=dtype)
 
 
 @pytest.mark.parametrize("implementation", KERNEL)

@@ -58,6 +58,8 @@ def run(options: argparse.Namespace) -> None:
         try:
             compiled = jax.jit(ppo.make_train(config, problem, report)).lower(key).compile()
         except ValueError as error:
+            if not str(error).startswith("implementation="):
+                raise
             raise CommandError(str(error).splitlines()[0]) from error
         compiled_at = time.perf_counter()
         params, _ = jax.block_until_ready(compiled(key))

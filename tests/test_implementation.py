@@ -1,0 +1,144 @@
+"""Which implementation runs, and what importing costs."""
+
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import primitives
+
+import rltriton_jax as rtj
+from rltriton_jax.scan.primitive import affine_scan_p
+
+X = np.ones((4, 3), np.float32)
+
+
+def chosen(function=lambda x: rtj.gae(x, x).advantages):
+    (scan,) = [e for e in primitives(jax.make_jaxpr(function)(X).jaxpr) if e.primitive is affine_scan_p]
+    return scan.params["implementation"]
+
+
+def test_the_default_is_left_to_the_platform():
+    assert chosen() is None
+
+
+def test_a_default_holds_for_its_block_and_is_put_back():
+    with rtj.default_implementation("scan"):
+        assert chosen() == "scan"
+        with rtj.default_implementation("associative_scan"):
+            assert chosen() == "associative_scan"
+        assert chosen() == "scan"
+        assert chosen(lambda x: rtj.gae(x, x, implementation="associative_scan").advantages) == "associative_scan"
+    assert chosen() is None
+
+
+def test_a_default_may_be_set_for_good():
+    rtj.default_implementation("scan")
+    try:
+        assert chosen() == "scan"
+    finally:
+        rtj.default_implementation(None)
+    assert chosen() is None
+
+
+def test_a_default_that_is_unknown_is_refused_and_changes_nothing():
+    with pytest.raises(ValueError, match="implementation is 'gpu'"):
+        rtj.default_implementation("gpu")
+    assert chosen() is None
+
+
+def test_a_cached_jit_does_not_ignore_the_default():
+    traced = []
+
+    @jax.jit
+    def f(x):
+        traced.append(1)
+        return rtj.gae(x, x).advantages
+
+    def loops():
+        return "while" in f.lower(X).as_text()
+
+    assert not loops()
+    with rtj.default_implementation("scan"):
+        assert loops()
+    assert not loops()
+
+
+def test_derivatives_inherit_the_implementation():
+    f = jax.grad(lambda x: jnp.sum(rtj.gae(x, x, implementation="scan").advantages ** 2))
+    scans = [e for e in primitives(jax.make_jaxpr(f)(X).jaxpr) if e.primitive is affine_scan_p]
+    assert len(scans) >= 2 and {e.params["implementation"] for e in scans} == {"scan"}
+
+
+def test_the_two_plain_implementations_are_what_they_say():
+    text = lambda name: jax.jit(lambda x: rtj.gae(x, x, implementation=name).advantages).lower(X).as_text()
+    assert "while" in text("scan") and "while" not in text("associative_scan")
+
+
+def test_a_second_eager_call_compiles_nothing():
+    rtj.gae(X, X, gamma=0.9)
+    with jax.log_compiles(), pytest.MonkeyPatch.context() as patch:
+        compiled = []
+        patch.setattr(jax._src.dispatch.logger, "log", lambda *a, **k: compiled.append(a))
+        rtj.gae(X, X, gamma=0.91)
+    assert not compiled
+
+
+def test_a_new_hyperparameter_does_not_trace_again():
+    traced = []
+
+    @jax.jit
+    def f(estimator, x):
+        traced.append(1)
+        return estimator(x, x).advantages
+
+    a, b = f(rtj.GAE(0.9, 0.8), X), f(rtj.GAE(0.8, 0.9), X)
+    assert len(traced) == 1 and not np.allclose(a, b)
+
+
+def test_dead_outputs_are_dropped():
+    f = jax.jit(lambda x: rtj.gae(x, x).targets)
+    kept = []
+    from jax.interpreters import partial_eval
+
+    jaxpr, _ = partial_eval.dce_jaxpr(jax.make_jaxpr(f)(X).jaxpr, [True])
+    kept = [e.params["outputs"] for e in primitives(jaxpr) if e.primitive is affine_scan_p]
+    assert kept == [(1,)]
+
+
+def test_importing_needs_neither_triton_nor_jax_triton_and_is_quick():
+    """As on a machine that lacks both: their import fails."""
+    program = """
+        import sys, time
+        sys.modules["triton"] = sys.modules["jax_triton"] = None
+        import jax, jax.numpy, jax.extend.core, jax.interpreters.mlir
+        begin = time.perf_counter()
+        import rltriton_jax
+        print(time.perf_counter() - begin)
+        assert float(rltriton_jax.discounted_returns(jax.numpy.ones(2), gamma=0.5)[0]) == 1.5
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 0.2
+
+
+def test_an_eighth_estimator_needs_no_change_to_the_engine():
+    """An exponential moving average that starts anew with each episode, from the public pieces alone."""
+    from rltriton_jax.estimators.window import Window
+    from rltriton_jax.scan.recurrence import Read
+
+    def coefficients(value, cut, decay):
+        return jnp.where(cut, 0.0, decay), (1.0 - decay) * value
+
+    window = Window("inputs", X.cumsum(0), 0)
+    done = np.array([[0, 1, 0]] * 4, bool)
+    reads = (Read("inputs"), window.flag("done", done, shift=-1), window.coefficient("decay", 0.5))
+    (got,) = window.scan(
+        coefficients, lambda value, cut, decay, x, previous: (x,), reads, num_outputs=1, reverse=False, implementation=None
+    )
+    np.testing.assert_allclose(got[:, 1], 0.5 * np.arange(1, 5))
+    np.testing.assert_allclose(got[1, 0], 0.5 * 2 + 0.5 * got[0, 0])
+    assert np.isfinite(jax.grad(lambda d: jnp.sum(d * got))(1.0))

@@ -1,0 +1,84 @@
+"""Training, as a person runs it."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gymnax", reason="training needs gymnax, which is not installed (it caps JAX below 0.12)")
+
+import jax
+import jax.numpy as jnp
+
+import rltriton_jax as rtj
+from rltriton_jax.__main__ import main
+from rltriton_jax.train.config import Config
+
+
+@pytest.fixture(autouse=True)
+def as_users_have_it():
+    """Gymnax promotes implicitly."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.mark.parametrize("estimator", ["gae", "lambda_returns", "vtrace"])
+def test_a_short_run_writes_its_results(estimator, tmp_path, capsys):
+    assert main(["train", "--steps", "4096", "--estimator", estimator, "--out", str(tmp_path)]) == 0
+    result = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert result["steps"] == 4096 and result["eval_episodes"] >= 64 and result["eval_mean_return"] > 5
+    assert (tmp_path / f"CartPole-v1-{estimator}-seed0.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / f"CartPole-v1-{estimator}-seed0.json").read_text()) == result
+
+
+def test_cartpole_is_learned(tmp_path, capsys):
+    assert main(["train", "--steps", "200000", "--out", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["eval_mean_return"] >= 400
+
+
+def test_continuous_actions_train(tmp_path, capsys):
+    assert main(["train", "--env", "Pendulum-v1", "--steps", "4096", "--out", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--env", "Cartpole"], "--env Cartpole is not known"),
+        (["--steps", "0"], "--steps is 0"),
+        (["--steps", "10"], "less than one rollout"),
+        (["--num-envs", "-1"], "--num-envs is -1"),
+        (["--num-envs", "3", "--num-steps", "5"], "multiple of the 8 minibatches"),
+        (["--seed", "-1"], "--seed is -1"),
+        (["--out", "/proc/nowhere"], "--out /proc/nowhere cannot be written"),
+        (["--implementation", "triton"], "needs a CUDA or ROCm device"),
+    ],
+)
+def test_what_a_person_gets_wrong_is_one_line_and_a_failure(options, message, tmp_path, capsys):
+    if "--out" not in options:
+        options = [*options, "--out", str(tmp_path)]
+    assert main(["train", *options]) != 0
+    error = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rltriton_jax train:")]
+    assert len(error) == 1 and message in error[0]
+
+
+def test_time_limits_bootstrap_from_the_true_final_observation(monkeypatch):
+    """Every step of this environment ends its episode by a time limit; the targets see V(final), not V(reset)."""
+    from rltriton_jax.train import command, ppo
+
+    problem, _ = command._problem("CartPole-v1")
+    problem = problem._replace(params=problem.params.replace(max_steps_in_episode=1))
+    seen = {}
+
+    def spy(rewards, values, **kwargs):
+        seen.update(kwargs, rewards=rewards, values=values)
+        return rtj.Estimate(rewards, values)
+
+    monkeypatch.setattr(ppo.rtj, "gae", spy)
+    config = Config(num_envs=4, num_steps=8, steps=32, minibatches=1, epochs=1)
+    jaxpr = jax.make_jaxpr(ppo.make_train(config, problem, lambda *_: None))(jax.random.key(0))
+    assert {"terminated", "truncated", "bootstrap_value", "final_values"} <= seen.keys() and jaxpr
+    keys = jax.random.split(jax.random.key(1), 4)
+    reset, state = problem.reset(keys)
+    after, _, _, terminated, truncated, final = problem.step(keys, state, jnp.zeros(4, int))
+    assert bool(jnp.all(truncated & ~terminated)) and not np.allclose(after, final)
+    assert not np.allclose(final, reset)
