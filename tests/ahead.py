@@ -15,8 +15,21 @@ import rltriton_jax as rtj
 from rltriton_jax.scan import launch
 from rltriton_jax.scan.tiles import choose_tile
 
-TARGETS = {"sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "sm_100": ("cuda", 100, 32), "gfx942": ("hip", "gfx942", 64)}
-TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64", "bool": "i1", "int32": "i32", "int8": "i8"}
+TARGETS = {
+    "sm_80": ("cuda", 80, 32),
+    "sm_90": ("cuda", 90, 32),
+    "sm_100": ("cuda", 100, 32),
+    "gfx942": ("hip", "gfx942", 64),
+}
+TYPES = {
+    "float32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float64": "fp64",
+    "bool": "i1",
+    "int32": "i32",
+    "int8": "i8",
+}
 
 
 class Usage(NamedTuple):
@@ -121,7 +134,9 @@ def main() -> int:
     with multiprocessing.get_context("spawn").Pool() as pool:
         print(f"{'kernel':20} {'steps x rows':>14} axis target  tile{'':44} registers spilled shared")
         for (name, steps, rows, axis, target), tile, used in pool.imap(compile_variant, work):
-            sizes = "block={0.block} groups={0.groups} slices={0.slices} warps={0.warps} pieces={0.pieces} chunks={0.chunks}"
+            sizes = (
+                "{0.block} rows, {0.groups} x {0.slices} steps, {0.warps} warps, {0.pieces} pieces, {0.chunks} chunks"
+            )
             over += used.spilled > SPILL_BOUND
             print(
                 f"{name:20} {f'{steps} x {rows}':>14} {axis:4} {target:7} {sizes.format(tile):58} {used.registers:5} "

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import reference
@@ -75,6 +74,19 @@ CASES = (
 ESTIMATORS = tuple({case.name: case for case in reversed(CASES)}.values())[::-1]
 """One case an estimator, for tests whose subject is not the arguments."""
 
+WINDOWS = tuple(
+    (case, steps, layout)
+    for case in CASES
+    for steps in LENGTHS
+    for layout in LAYOUTS
+    if steps < 128 or layout == "time_major" or case in ESTIMATORS
+)
+"""Every estimator at every length in every layout; long windows of the other argument sets in one layout."""
+
+
+def window_id(window):
+    return "-".join(map(str, window))
+
 
 def flags(kind: str, rng, shape):
     if kind == "random":
@@ -132,7 +144,9 @@ def outputs(result):
 def assert_close(case: Case, got, kwargs, *, dtype="float32", ulps=4):
     """Within ulps * eps * scale of the reference, where scale is the same recurrence on absolute values."""
     want = case.reference(**kwargs)
-    absolute = {k: np.abs(np.asarray(v, np.float64)) if k in FLOATS and k != "log_rhos" else v for k, v in kwargs.items()}
+    absolute = {
+        k: np.abs(np.asarray(v, np.float64)) if k in FLOATS and k != "log_rhos" else v for k, v in kwargs.items()
+    }
     scale = case.reference(**absolute, minus=1.0)
     eps = float(jnp.finfo(dtype).eps)
     assert len(got) == len(want)

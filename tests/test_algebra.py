@@ -5,7 +5,15 @@ import itertools
 import pytest
 import sympy
 
-from rltriton_jax.estimators import algebra, discounted_returns, episodic_prefix_sum, gae, lambda_returns, retrace, vtrace
+from rltriton_jax.estimators import (
+    algebra,
+    discounted_returns,
+    episodic_prefix_sum,
+    gae,
+    lambda_returns,
+    retrace,
+    vtrace,
+)
 from rltriton_jax.estimators import eligibility_traces as traces
 
 
@@ -119,9 +127,7 @@ def test_gae_is_the_sum_of_discounted_errors_up_to_the_episodes_end(flags):
 def test_vtrace_is_its_unrolled_definition(flags):
     rho, c, pg = sympy.symbols("rho_bar c_bar pg_bar")
     clip = vtrace.clipped_ratio
-    rows = [
-        (r[t], v[t], v[t + 1], f[t], tr, lr[t], te, tr, NO, g, lam, rho, c, pg) for t, (te, tr) in enumerate(flags)
-    ]
+    rows = [(r[t], v[t], v[t + 1], f[t], tr, lr[t], te, tr, NO, g, lam, rho, c, pg) for t, (te, tr) in enumerate(flags)]
     for t, (advantage, target) in enumerate(run(vtrace, rows, reverse=True)):
         error, weight, ahead = 0, 1, 0
         for k in range(t, T):
@@ -159,16 +165,14 @@ def test_retrace_is_its_unrolled_definition(flags):
 
 @pytest.mark.parametrize("flags", FLAGS[::3], ids=str)
 def test_lambda_returns_mix_n_step_returns(flags):
-    rows = [
-        (r[t], v[t + 1], f[t], tr, te, tr, YES if t == T - 1 else NO, g, lam) for t, (te, tr) in enumerate(flags)
-    ]
+    rows = [(r[t], v[t + 1], f[t], tr, te, tr, YES if t == T - 1 else NO, g, lam) for t, (te, tr) in enumerate(flags)]
     for t, (value,) in enumerate(run(lambda_returns, rows, reverse=True)):
         ends = next((k for k in range(t, T) if flags[k][0] or flags[k][1]), T - 1)
-        n_step = lambda n, t=t: (
-            sum(g**i * r[t + i] for i in range(n)) + g**n * successor(t + n - 1, *flags[t + n - 1])
-        )
+        n_step = lambda n, t=t: sum(g**i * r[t + i] for i in range(n)) + g**n * successor(t + n - 1, *flags[t + n - 1])
         length = ends - t + 1
-        mixture = sum((1 - lam) * lam ** (n - 1) * n_step(n) for n in range(1, length)) + lam ** (length - 1) * n_step(length)
+        mixture = sum((1 - lam) * lam ** (n - 1) * n_step(n) for n in range(1, length)) + lam ** (length - 1) * n_step(
+            length
+        )
         assert same(value, mixture)
 
 

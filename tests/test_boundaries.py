@@ -111,7 +111,9 @@ def test_per_environment_endings_in_one_batch():
 
 def test_thousands_of_terminations_stay_finite(rng):
     terminated = rng.random((4096, 2)) < 0.05
-    assert jnp.isfinite(rtj.gae(np.ones((4096, 2), np.float32), np.ones((4096, 2), np.float32), terminated).targets).all()
+    assert jnp.isfinite(
+        rtj.gae(np.ones((4096, 2), np.float32), np.ones((4096, 2), np.float32), terminated).targets
+    ).all()
 
 
 def poisoned(case, kwargs, cut, garbage):

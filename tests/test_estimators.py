@@ -4,15 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, DTYPES, ESTIMATORS, FLAGS, LAYOUTS, LENGTHS, arguments, assert_close, check, outputs
+from cases import CASES, DTYPES, ESTIMATORS, FLAGS, LAYOUTS, WINDOWS, arguments, assert_close, check, outputs, window_id
 
 BATCH = (2, 3)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("steps", LENGTHS)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_flag_pattern_matches_the_reference_in_every_layout(case, steps, layout, rng):
+@pytest.mark.parametrize("window", WINDOWS, ids=window_id)
+def test_every_flag_pattern_matches_the_reference_in_every_layout(window, rng):
+    case, steps, layout = window
     for kind in FLAGS:
         check(case, arguments(case, rng, steps, BATCH, flags_kind=kind), layout, "float32", None)
 

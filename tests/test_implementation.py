@@ -137,7 +137,12 @@ def test_an_eighth_estimator_needs_no_change_to_the_engine():
     done = np.array([[0, 1, 0]] * 4, bool)
     reads = (Read("inputs"), window.flag("done", done, shift=-1), window.coefficient("decay", 0.5))
     (got,) = window.scan(
-        coefficients, lambda value, cut, decay, x, previous: (x,), reads, num_outputs=1, reverse=False, implementation=None
+        coefficients,
+        lambda value, cut, decay, x, previous: (x,),
+        reads,
+        num_outputs=1,
+        reverse=False,
+        implementation=None,
     )
     np.testing.assert_allclose(got[:, 1], 0.5 * np.arange(1, 5))
     np.testing.assert_allclose(got[1, 0], 0.5 * 2 + 0.5 * got[0, 0])

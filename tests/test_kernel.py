@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, DTYPES, ESTIMATORS, FLAGS, LAYOUTS, LENGTHS, arguments, assert_close, check, outputs
+from cases import CASES, DTYPES, ESTIMATORS, FLAGS, LAYOUTS, WINDOWS, arguments, assert_close, check, outputs, window_id
 
 import rltriton_jax as rtj
 
@@ -22,10 +22,9 @@ BATCH = (2, 3)
 
 
 @pytest.mark.parametrize("implementation", KERNEL)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("steps", LENGTHS)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_kernel_matches_the_reference(case, steps, layout, implementation, rng):
+@pytest.mark.parametrize("window", WINDOWS, ids=window_id)
+def test_the_kernel_matches_the_reference(window, implementation, rng):
+    case, steps, layout = window
     for kind in FLAGS if steps < 100 or implementation == "triton" else ("random",):
         check(case, arguments(case, rng, steps, BATCH, flags_kind=kind), layout, "float32", implementation)
 
@@ -114,10 +113,12 @@ def test_a_sweep_of_hyperparameters_through_the_kernel(implementation, rng):
     r, v = rng.normal(size=(2, 12, 3)).astype("float32")
     gammas = jnp.linspace(0.8, 0.99, 4)
     for axis in (0, 1):
-        estimate = lambda e: e(r, v, time_axis=axis, implementation=implementation).advantages
+        estimate = lambda e, axis=axis: e(r, v, time_axis=axis, implementation=implementation).advantages
         swept = jax.vmap(estimate, in_axes=(rtj.GAE(0, None),))(rtj.GAE(gammas, 0.9))
         for g, row in zip(gammas, swept):
-            np.testing.assert_allclose(row, rtj.gae(r, v, gamma=g, lambda_=0.9, time_axis=axis).advantages, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(
+                row, rtj.gae(r, v, gamma=g, lambda_=0.9, time_axis=axis).advantages, rtol=1e-5, atol=1e-5
+            )
 
 
 @pytest.mark.gpu
@@ -128,7 +129,9 @@ def test_a_gpu_runs_the_kernel_by_default(rng):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", [(128, 4096), (512, 16384), (4096, 512), (8192, 64), (32, 65536), (131072, 8), (70000, 1)])
+@pytest.mark.parametrize(
+    "shape", [(128, 4096), (512, 16384), (4096, 512), (8192, 64), (32, 65536), (131072, 8), (70000, 1)]
+)
 @pytest.mark.parametrize("time_axis", [0, 1])
 def test_large_windows_on_a_gpu_match_the_sequential_scan(shape, time_axis, rng):
     placed = shape if time_axis == 0 else shape[::-1]

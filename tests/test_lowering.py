@@ -23,7 +23,8 @@ def cuda_plugin():
 
 
 needs_kernel = pytest.mark.skipif(
-    launch.problem() is not None or not cuda_plugin(), reason=f"lowering for CUDA needs the CUDA plugin: {launch.problem()}"
+    launch.problem() is not None or not cuda_plugin(),
+    reason=f"lowering for CUDA needs the CUDA plugin: {launch.problem()}",
 )
 
 

@@ -118,7 +118,8 @@ def _verify(what: str, got, want) -> None:
 
 
 def table(rows) -> str:
-    lines = [f"{'estimator':20} {'rows x steps':>14} {'layout':12} {'implementation':30} {'us':>9} {'/yardstick':>10} {'speed-up':>9}"]
+    heads = ("estimator", "rows x steps", "layout", "implementation", "us", "/yardstick", "speed-up")
+    lines = ["{:20} {:>14} {:12} {:30} {:>9} {:>10} {:>9}".format(*heads)]
     for r in rows:
         shape = f"{r['rows']} x {r['steps']}"
         lines.append(

@@ -78,7 +78,7 @@ def eligibility_traces(
         for name, value in (("gamma", gamma), ("lambda_", lambda_)):
             if window.per_step(name):
                 raise ValueError(
-                    f"initial (shape {jnp.shape(initial)}) with a per-step {name} (shape {jnp.shape(value)}): the decay "
+                    f"initial (shape {jnp.shape(initial)}) with {name} per step (shape {jnp.shape(value)}): the decay "
                     "into step 0 is undefined. Decay it yourself and add it to gradients[0]."
                 )
     return window.scan(

@@ -84,9 +84,7 @@ def gae(
     [6. 5. 3.]
     """
     window = Window("rewards", rewards, time_axis)
-    value, *successor = window.successor(
-        values, bootstrap_value, next_values, final_values, truncated, on_truncation
-    )
+    value, *successor = window.successor(values, bootstrap_value, next_values, final_values, truncated, on_truncation)
     reads = (
         Read("rewards"),
         value,

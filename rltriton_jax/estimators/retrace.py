@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from rltriton_jax.estimators.algebra import clipped_ratio, unless_done
+from rltriton_jax.estimators.algebra import clipped_ratio
 from rltriton_jax.estimators.estimate import Estimate, Estimator
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import START, Read

@@ -106,9 +106,7 @@ def vtrace(
     [0.75 0.5 ]
     """
     window = Window("rewards", rewards, time_axis)
-    value, *successor = window.successor(
-        values, bootstrap_value, next_values, final_values, truncated, on_truncation
-    )
+    value, *successor = window.successor(values, bootstrap_value, next_values, final_values, truncated, on_truncation)
     reads = (
         Read("rewards"),
         value,

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ class Window:
     """
 
     def __init__(self, name: str, array, time_axis: int, *, steps_like=None, like_name: str = ""):
-        """`array` spans all steps. `steps_like`, if given, has the [T, *batch] shape, and `array` trailing axes more."""
+        """`array` spans all steps. `steps_like`, if given, has the shape [T, *batch], which `array` may extend."""
         self.operands: dict[str, jax.Array] = {}
         self.data: list[Any] = []
         array = self._numbers(name, array)
@@ -53,9 +53,8 @@ class Window:
 
     def _numbers(self, name, array):
         array = jnp.asarray(array)
-        if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
-            if array.dtype != bool:
-                raise TypeError(f"{name} has dtype {array.dtype}; pass one of {', '.join(FLOATS)}.")
+        if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+            raise TypeError(f"{name} has dtype {array.dtype}; pass one of {', '.join(FLOATS)}.")
         return array
 
     def step(self, name: str, array, *, shift: int = 0, beyond: str | None = None, extra_row: bool = False) -> Read:
@@ -69,7 +68,7 @@ class Window:
         if array.shape not in shapes:
             raise ValueError(
                 f"{name} has shape {array.shape}, but {self.name} has shape {self.step_shape}; "
-                f"give {name} the shape {' or '.join(map(str, shapes))}, one entry per step along time_axis={self.axis}."
+                f"give {name} the shape {' or '.join(map(str, shapes))}, one entry per step on axis {self.axis}."
             )
         self._keep(name, array)
         return Read(name, shift, beyond)
@@ -229,7 +228,7 @@ def over_leaves(main: str) -> Callable[[F], F]:
     `OPTIONS` are passed as they are. Results come back in that structure.
     """
 
-    def decorate(function):
+    def decorate(function: F) -> F:
         signature = inspect.signature(function)
 
         @functools.wraps(function)
@@ -252,7 +251,7 @@ def over_leaves(main: str) -> Callable[[F], F]:
                     raise type(error)(f"at {main}{jax.tree_util.keystr(path)}: {error}") from error
             return jax.tree.transpose(structure, None, jax.tree.unflatten(structure, results))
 
-        return mapped
+        return cast(F, mapped)
 
     return decorate
 

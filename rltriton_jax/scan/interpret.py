@@ -3,7 +3,6 @@
 import functools
 import threading
 import types
-from typing import Any
 
 import jax
 import numpy as np
@@ -85,7 +84,9 @@ def _twin_of(value):
     if isinstance(value, triton.JITFunction) and value.fn.__module__.startswith("rltriton_jax"):
         return _Device(value)
     if isinstance(value, types.ModuleType) and value.__name__ == "rltriton_jax.scan.tile_math":
-        return types.SimpleNamespace(**{k: _twin_of(v) for k, v in vars(value).items() if isinstance(v, triton.JITFunction)})
+        return types.SimpleNamespace(
+            **{k: _twin_of(v) for k, v in vars(value).items() if isinstance(v, triton.JITFunction)}
+        )
     return value
 
 
@@ -97,7 +98,9 @@ def interpreted_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, o
         return lax_scan.affine_scan(*operands, recurrence=recurrence, sequential=False, **layout)
     tile = tile or choose_tile(plan.steps, plan.rows, plan.time_stride == 1, plan.streams)
     results = launch.results_of(plan, tile, recurrence, operands, **layout)
-    run = functools.partial(_run, recurrence=recurrence, dtype=dtype, outputs=outputs, plan=plan, tile=tile, results=results)
+    run = functools.partial(
+        _run, recurrence=recurrence, dtype=dtype, outputs=outputs, plan=plan, tile=tile, results=results
+    )
     return jax.pure_callback(run, tuple(results[: len(outputs)]), *operands, vmap_method="sequential")
 
 

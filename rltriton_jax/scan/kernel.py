@@ -246,8 +246,8 @@ def scan_tile(
         for k in tl.static_range(SLICES):
             t = begin + (SLICES - 1 - k if REVERSE else k)
             values = read_all(
-                inputs, READS, ACCESS, t, fours, row, safe_row, live_row, T, FIRST, BATCH, DTYPE, ROW_MASK, TIME_MASK, k,
-                values,
+                inputs, READS, ACCESS, t, fours, row, safe_row, live_row, T, FIRST, BATCH, DTYPE, ROW_MASK, TIME_MASK,
+                k, values,
             )  # fmt: skip
             w, u = COEFFICIENTS(*values)
             if TIME_MASK:

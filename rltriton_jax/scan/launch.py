@@ -29,7 +29,9 @@ def problem() -> str | None:
         try:
             importlib.import_module(name)
         except Exception as error:
-            return f"import {name} failed ({type(error).__name__}: {error}); install the kernel's packages with {INSTALL}"
+            return (
+                f"import {name} failed ({type(error).__name__}: {error}); install the kernel's packages with {INSTALL}"
+            )
     import jax_triton
     import triton
 
@@ -92,7 +94,6 @@ def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, output
             f"the Triton kernel needs static shapes, but this one is {shape}; export with static dimensions for "
             "cuda and rocm, or with implementation='associative_scan'."
         )
-    state = lax_scan.compute_dtype(dtype)
     shapes = [o.shape for o in operands] + [shape] * len(outputs)
     strides = [_strides(s) for s in shapes]
     batch_axes = [a for a in range(len(shape)) if a != time_axis]
@@ -202,7 +203,9 @@ def results_of(plan: Plan, tile: Tile, recurrence: Recurrence, operands, *, time
     return results
 
 
-def launched_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, outputs, platform: str = "cuda", tile: Tile | None = None):
+def launched_scan(
+    *operands, recurrence: Recurrence, time_axis: int, dtype, outputs, platform: str = "cuda", tile: Tile | None = None
+):
     """The scan as a Triton call; `tile` overrides the choice."""
     import jax_triton
 

@@ -1,5 +1,7 @@
 """The recurrence in plain JAX: what every platform without a kernel runs, and what derivatives are taken of."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import lax
 
@@ -16,7 +18,7 @@ def num_steps(operands, time_axis: int) -> int:
     return operands[0].shape[time_axis]
 
 
-def output_shape(operands, time_axis: int) -> tuple[int, ...]:
+def output_shape(operands, time_axis: int) -> tuple[Any, ...]:
     """Operands share a rank; on every axis their sizes agree or are 1. Time may also be one step longer."""
     steps = num_steps(operands, time_axis)
     batch = jnp.broadcast_shapes(*(o.shape[:time_axis] + o.shape[time_axis + 1 :] for o in operands))
@@ -70,9 +72,7 @@ def gather(recurrence: Recurrence, operands, *, time_axis: int, dtype):
     named = dict(zip(recurrence.operands, operands, strict=True))
     steps = num_steps(operands, time_axis)
     ndim = operands[0].ndim
-    return [
-        _read(r, named, steps, time_axis, ndim, compute_dtype(dtype), recurrence.reverse) for r in recurrence.reads
-    ]
+    return [_read(r, named, steps, time_axis, ndim, compute_dtype(dtype), recurrence.reverse) for r in recurrence.reads]
 
 
 def initial_state(recurrence: Recurrence, operands, dtype):

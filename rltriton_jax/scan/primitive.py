@@ -10,9 +10,11 @@ Parameters: `recurrence`; `time_axis`; `dtype` of the outputs; `outputs`, the in
 import functools
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, partial_eval, xla
 
@@ -46,7 +48,7 @@ def affine_scan(
 def _abstract_eval(*avals, recurrence, time_axis, dtype, outputs, implementation):
     shape = lax_scan.output_shape(avals, time_axis)
     state = lax_scan.compute_dtype(dtype)
-    return [jax.core.ShapedArray(shape, state if i == recurrence.state else dtype) for i in outputs]
+    return [ShapedArray(shape, state if i == recurrence.state else dtype) for i in outputs]
 
 
 def _dce(used, *rest):
@@ -124,15 +126,13 @@ def _jvp(primals, tangents, *, recurrence, outputs, **params):
     results = results[: len(outputs)]
 
     moving = [i for i, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
-    if not moving:
-        return results, [ad.Zero.from_primal_value(r) for r in results]
     rule = _jvp_linear if is_linear(recurrence) else _jvp_fused
     outs = rule(primals, tangents, moving, x, recurrence=recurrence, outputs=outputs, **params)
     return results, outs
 
 
 def _jvp_linear(primals, tangents, moving, x, *, recurrence, time_axis, dtype, outputs, implementation):
-    inputs, weights, *_ = primals
+    weights = primals[1]
     dinputs, dweights, *dinitial = tangents
     shift = weight_shift(recurrence)
     driving = None if isinstance(dinputs, ad.Zero) else dinputs.astype(x.dtype)
@@ -184,7 +184,11 @@ def _jvp_fused(primals, tangents, moving, x, *, recurrence, time_axis, dtype, ou
     douts = [*_differential(recurrence.outputs, arguments, changes), dx]
     zeros = jnp.zeros(x.shape, dtype)
     return [
-        dx if i == recurrence.state else zeros if (d := douts[i]) is None else jnp.broadcast_to(d, x.shape).astype(dtype)
+        dx
+        if i == recurrence.state
+        else zeros
+        if (d := douts[i]) is None
+        else jnp.broadcast_to(d, x.shape).astype(dtype)
         for i in outputs
     ]
 
@@ -225,7 +229,7 @@ def _transpose(cotangents, inputs, weights, *initial, recurrence, time_axis, dty
         dtype=state,
         implementation=implementation,
     )
-    result = [None, None, *([None] * len(initial))]
+    result: list[Any] = [None, None, *([None] * len(initial))]
     if ad.is_undefined_primal(inputs):
         result[0] = sum_to(ct, inputs.aval.shape).astype(inputs.aval.dtype)
     if initial and ad.is_undefined_primal(initial[0]):

@@ -2,8 +2,8 @@
 
 import functools
 
-import jax
 import jax.numpy as jnp
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
@@ -40,7 +40,7 @@ def scaled(tangent, factor):
 
 @scaled_p.def_abstract_eval
 def _abstract_eval(tangent, factor):
-    return jax.core.ShapedArray(jnp.broadcast_shapes(tangent.shape, factor.shape), tangent.dtype)
+    return ShapedArray(jnp.broadcast_shapes(tangent.shape, factor.shape), tangent.dtype)
 
 
 def _batch(args, dims):
@@ -51,13 +51,8 @@ def _batch(args, dims):
 def _jvp(primals, tangents):
     (tangent, factor), (dtangent, dfactor) = primals, tangents
     out = scaled(tangent, factor)
-    parts = [
-        scaled(d, other)
-        for d, other in ((dtangent, factor), (dfactor, tangent))
-        if not isinstance(d, ad.Zero)
-    ]
-    if not parts:
-        return out, ad.Zero.from_primal_value(out)
+    changes = ((dtangent, factor), (dfactor, tangent))
+    parts = [scaled(d, other) for d, other in changes if not isinstance(d, ad.Zero)]
     return out, jnp.broadcast_to(sum(parts[1:], parts[0]), out.shape)
 
 

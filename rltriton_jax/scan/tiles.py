@@ -6,7 +6,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class Tile:
-    """`block` rows by `groups * slices` steps on `warps` warps, `pieces` times over; time is split in `chunks` of that.
+    """`block` rows by `groups * slices` steps on `warps` warps, `pieces` times over; time is `chunks` of that.
 
     Attributes:
       time: the tile's axis of time: 0 where rows lie side by side in memory, 1 where steps do.
@@ -40,8 +40,8 @@ def _power_of_2(n: int) -> int:
 def choose_tile(steps: int, rows: int, steps_adjoin: bool, streams: int) -> Tile:
     """The tile for `rows` rows of `steps` steps.
 
-    `steps_adjoin` says that the steps of a row adjoin in memory; `streams` is how many full arrays are read and written.
-    What decides is how many steps a thread holds: enough loads in flight to hide the memory's latency, few enough
+    `steps_adjoin` says that the steps of a row adjoin in memory; `streams` is how many full arrays are moved.
+    What decides is how many steps a thread holds: enough loads in flight to hide the latency of memory, few enough
     registers that several programs share a multiprocessor. Measured on one NVIDIA H200, float32 GAE, as the ratio to an
     elementwise pass over the same bytes; (block, groups, slices, warps), then pieces or chunks:
 

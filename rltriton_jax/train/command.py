@@ -135,7 +135,9 @@ def _plot(path: Path, config: Config, curve, returns) -> None:
     if curve:
         axes.plot(*zip(*curve), color="#2a6f97", linewidth=1.6, label="training, mean of episodes ended per rollout")
     mean = float(np.mean(returns))
-    axes.axhline(mean, color="#c1121f", linewidth=1.2, linestyle="--", label=f"evaluation, mean of {len(returns)}: {mean:.1f}")
+    axes.axhline(
+        mean, color="#c1121f", linewidth=1.2, linestyle="--", label=f"evaluation, mean of {len(returns)}: {mean:.1f}"
+    )
     axes.set(title=f"PPO with {config.estimator} on {config.env}, seed {config.seed}", xlabel="environment steps")
     axes.set_ylabel("episode return")
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e3:.0f}k" if x else "0")

@@ -59,7 +59,7 @@ class Scaling(NamedTuple):
 
     returns: jax.Array
     moment: jax.Array
-    count: jax.Array
+    steps: jax.Array
 
 
 class Carry(NamedTuple):
@@ -78,7 +78,9 @@ def make_train(config: Config, problem: Problem, report: Callable[..., None]):
     def init(key):
         key, key_net, key_env = jax.random.split(key, 3)
         observation, state = problem.reset(jax.random.split(key_env, config.num_envs))
-        decay = optax.linear_schedule(config.learning_rate, 0.0, config.num_updates * config.epochs * config.minibatches)
+        decay = optax.linear_schedule(
+            config.learning_rate, 0.0, config.num_updates * config.epochs * config.minibatches
+        )
         optimiser = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(decay, eps=1e-5))
         train = TrainState.create(apply_fn=net.apply, params=net.init(key_net, observation), tx=optimiser)
         zeros = jnp.zeros(config.num_envs)
@@ -113,13 +115,11 @@ def make_train(config: Config, problem: Problem, report: Callable[..., None]):
     def scaled_rewards(scaling: Scaling, batch: Rollout):
         """Rewards over the root mean square of the discounted return that they lead up to."""
         done = batch.terminated | batch.truncated
-        returns = rtj.eligibility_traces(
-            batch.reward, done, gamma=config.gamma, lambda_=1.0, initial=scaling.returns
-        )
-        count = scaling.count + returns.size
+        returns = rtj.eligibility_traces(batch.reward, done, gamma=config.gamma, lambda_=1.0, initial=scaling.returns)
+        steps = scaling.steps + returns.size
         moment = scaling.moment + jnp.sum(returns**2)
-        reward = batch.reward / jnp.sqrt(moment / count + 1e-8)
-        return Scaling(jnp.where(done[-1], 0.0, returns[-1]), moment, count), reward
+        reward = batch.reward / jnp.sqrt(moment / steps + 1e-8)
+        return Scaling(jnp.where(done[-1], 0.0, returns[-1]), moment, steps), reward
 
     def estimate(params, batch: Rollout, reward, last_observation) -> rtj.Estimate:
         """Time limits are truncations: they bootstrap from the value of the true final observation."""
