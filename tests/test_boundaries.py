@@ -59,6 +59,8 @@ FIGURES = {
         rtj.retrace(a(1, 1), a(0, 0), a(0, 0), a(1, 0), next_state_values=a(2, 3), gamma=1.0).targets, [1, 4]),
     "retrace truncated": (
         rtj.retrace(a(1, 1), a(0, 0), a(0, 0), None, a(0, 1), next_state_values=a(5, 5), gamma=1.0).targets, [12, 6]),
+    "retrace takes the ratio of the step ahead": (
+        rtj.retrace(a(1, 1), a(0, 0), np.log(a(0.25, 0.5)), next_state_values=a(2, 3), gamma=1.0).targets, [5, 4]),
     "lambda_returns, 0": (rtj.lambda_returns(a(1, 2), next_values=a(3, 4), gamma=1.0, lambda_=0.0), [4, 6]),
     "lambda_returns, 1/2": (rtj.lambda_returns(a(1, 2), next_values=a(3, 4), gamma=1.0, lambda_=0.5), [5.5, 6]),
     "lambda_returns terminated": (

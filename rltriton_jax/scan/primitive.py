@@ -108,14 +108,16 @@ def _differential(function, arguments, tangents):
 
     Spelled out, since in the derivative that JAX would take of the algebra a cotangent of 0 meets garbage in a product.
     """
-    totals = []
-    for i, tangent in tangents.items():
-        for k, partial in enumerate(_partials(function, arguments, i)):
-            totals.append(None) if len(totals) <= k else None
-            if partial is not None:
-                part = scaled(tangent, partial)
-                totals[k] = part if totals[k] is None else totals[k] + part
-    return totals
+    parts = [
+        [None if partial is None else scaled(tangent, partial) for partial in _partials(function, arguments, i)]
+        for i, tangent in tangents.items()
+    ]
+    return [functools.reduce(_plus, column) for column in zip(*parts, strict=True)]
+
+
+def _plus(a, b):
+    """a + b, where None is 0."""
+    return b if a is None else a if b is None else a + b
 
 
 def _jvp(primals, tangents, *, recurrence, outputs, **params):
@@ -142,7 +144,7 @@ def _jvp_linear(primals, tangents, moving, x, *, recurrence, time_axis, dtype, o
         initial = lax_scan.initial_state(recurrence, primals, dtype)
         previous = _entering_finite(x, w, initial, time_axis=time_axis, reverse=recurrence.reverse)
         change = scaled(dw.astype(x.dtype), previous)
-        driving = change if driving is None else driving + change
+        driving = _plus(driving, change)
     if driving is None:
         driving = jnp.zeros(x.shape, x.dtype)
     dx = _bind_linear(
@@ -171,8 +173,7 @@ def _jvp_fused(primals, tangents, moving, x, *, recurrence, time_axis, dtype, ou
     w, _ = recurrence.coefficients(*reads)
     dw, driving = _differential(recurrence.coefficients, reads, changes) if changes else (None, None)
     if dw is not None:
-        change = scaled(dw, _entering_finite(x, w, initial, **layout))
-        driving = change if driving is None else driving + change
+        driving = _plus(driving, scaled(dw, _entering_finite(x, w, initial, **layout)))
     driving = jnp.zeros(x.shape, x.dtype) if driving is None else jnp.broadcast_to(driving, x.shape)
     dx = _bind_linear(
         driving, _finite(w), dinitial,
