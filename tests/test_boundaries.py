@@ -98,6 +98,30 @@ def test_figures_that_were_derived_by_hand(name):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("lambda_", "first", "second"),
+    [
+        (1.0, [-1.45118, -4.4557, 2.5396, 0.5249, -0.49], [3, 2, 1, 0, -4.9]),
+        (0.7, [-0.676979, -5.248167, 2.4846, 0.6704, -0.49], [2.2899, 1.73, 1, 0, -4.9]),
+        (0.4, [0.567319, -6.042125, 2.34312, 0.81596, -0.49], [1.7256, 1.46, 1, 0, -4.9]),
+    ],
+)
+def test_gae_with_a_discount_per_step_has_the_figures_that_rlax_tests(lambda_, first, second):
+    rewards = a([0, 0, 1, 0, -0.5], [0, 0, 0, 0, 1])
+    values = a([1, 4, -3, -2, -1, -1], [-3, -2, -1, 0, 5, -1])
+    discounts = a([0.99] * 5, [0.9, 0.9, 0.9, 0, 0.9])
+    got = rtj.gae(rewards, values, gamma=discounts, lambda_=lambda_, time_axis=1).advantages
+    np.testing.assert_allclose(got, [first, second], rtol=1e-4, atol=1e-5)
+
+
+def test_returns_with_a_discount_per_step_have_the_figures_that_rlax_tests():
+    rewards, discounts, following = a(1, 0, -1, 0, 1), a(0.5, 0.9, 1, 0.5, 0.8), a(3, 1, 5, -5, 3)
+    mixed = rtj.lambda_returns(rewards, next_values=following, gamma=discounts, lambda_=0.75)
+    np.testing.assert_allclose(mixed, [1.6460547, 0.7228125, 0.7375, 0.65, 3.4], rtol=1e-5)
+    plain = rtj.discounted_returns(rewards, bootstrap_value=3.0, gamma=discounts)
+    np.testing.assert_allclose(plain, [1.315, 0.63, 0.7, 1.7, 3.4], rtol=1e-5)
+
+
 def test_per_environment_endings_in_one_batch():
     terminated = np.zeros((5, 4), bool)
     terminated[0, 1] = terminated[4, 2] = True

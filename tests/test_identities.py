@@ -33,6 +33,11 @@ def test_gae_at_lambda_0_is_the_one_step_error(window):
     np.testing.assert_allclose(rtj.gae(**window).advantages, delta, **CLOSE)
 
 
+def test_gamma_0_leaves_the_reward_minus_the_value(window):
+    window["gamma"] = np.float32(0)
+    np.testing.assert_array_equal(rtj.gae(**window).advantages, window["rewards"] - window["values"])
+
+
 def test_vtrace_on_policy_is_gae(window):
     on_policy = rtj.vtrace(log_rhos=np.zeros_like(window["rewards"]), **window)
     for a, b in zip(on_policy, rtj.gae(**window)):
