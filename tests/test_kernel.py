@@ -19,10 +19,11 @@ KERNEL = [
     pytest.param("triton", marks=pytest.mark.gpu),
 ]
 BATCH = (2, 3)
+KERNEL_WINDOWS = [w for w in WINDOWS if w[0] in ESTIMATORS or w[2] == "time_major"]
 
 
 @pytest.mark.parametrize("implementation", KERNEL)
-@pytest.mark.parametrize("window", WINDOWS, ids=window_id)
+@pytest.mark.parametrize("window", KERNEL_WINDOWS, ids=window_id)
 def test_the_kernel_matches_the_reference(window, implementation, rng):
     case, steps, layout = window
     for kind in FLAGS if steps < 100 or implementation == "triton" else ("random",):
@@ -55,10 +56,10 @@ def test_the_kernel_reads_flags_as_they_are(flag_dtype, implementation, rng):
 
 
 SPLITS = {
-    "chunks of columns": tiles.Tile(0, 2, 4, 2, 1, chunks=17),
-    "chunks of rows": tiles.Tile(1, 1, 16, 1, 1, chunks=9),
-    "pieces of columns": tiles.Tile(0, 4, 2, 4, 1, pieces=17),
-    "pieces of rows": tiles.Tile(1, 2, 32, 1, 1, pieces=5),
+    "chunks of columns": tiles.Tile(0, 2, 4, 2, 1, chunks=9),
+    "chunks of rows": tiles.Tile(1, 1, 16, 1, 1, chunks=5),
+    "pieces of columns": tiles.Tile(0, 4, 2, 4, 1, pieces=9),
+    "pieces of rows": tiles.Tile(1, 2, 32, 1, 1, pieces=3),
     "one tile, shifted in registers": tiles.Tile(1, 1, 512, 1, 4),
     "slices of rows": tiles.Tile(1, 2, 16, 16, 1),
 }
@@ -74,7 +75,7 @@ def test_every_kind_of_tile_gives_the_same_result(case, name, implementation, rn
     for module in (interpret, launch):
         monkeypatch.setattr(module, "choose_tile", lambda *_: tile)
     jax.clear_caches()
-    kwargs = arguments(case, rng, 131)
+    kwargs = arguments(case, rng, 67)
     check(case, kwargs, "batch_major" if tile.time else "time_major", "float32", implementation)
     jax.clear_caches()
 
