@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> None:
     _check(config)
     out = _writable(options.out)
     try:
+        import gymnax  # noqa: F401
         import matplotlib
         from tqdm import tqdm
 
