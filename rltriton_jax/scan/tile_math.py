@@ -4,6 +4,7 @@
 """
 
 import functools
+import sys
 import types
 
 import triton
@@ -47,4 +48,4 @@ def translate(function: types.FunctionType) -> triton.JITFunction:
     return triton.jit(types.FunctionType(function.__code__, names, function.__name__))
 
 
-_THIS = __import__("sys").modules[__name__]
+_THIS = sys.modules[__name__]
