@@ -7,6 +7,7 @@ import sys
 COMMANDS = {
     "train": ("rltriton_jax.train.command", "train PPO on a Gymnax environment"),
     "bench": ("rltriton_jax.bench.command", "time the estimators on this machine"),
+    "scaling": ("rltriton_jax.bench.scaling", "count what moves between devices when a rollout is split over them"),
 }
 
 

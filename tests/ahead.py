@@ -13,6 +13,7 @@ from cases import primitives
 
 import rltriton_jax as rtj
 from rltriton_jax.scan import launch
+from rltriton_jax.scan.recurrence import COMPOSITE
 from rltriton_jax.scan.tiles import choose_tile
 
 TARGETS = {
@@ -43,20 +44,21 @@ def equations(function, *args):
     return [e for e in primitives(jax.make_jaxpr(function)(*args).jaxpr) if e.primitive.name == "affine_scan"]
 
 
-def compile_scan(eqn, target: str, tile=None):
-    """The compiled kernel that `eqn` would launch on `target`, and its tile."""
+def compile_scan(eqn, target: str, tile=None, **changes):
+    """The compiled kernel that `eqn`, with `changes` of its parameters, would launch on `target`, and its tile."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    params = {k: v for k, v in eqn.params.items() if k != "implementation"}
+    params = {k: v for k, v in eqn.params.items() if k != "implementation"} | changes
     operands = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
     plan = launch.make_plan(operands=operands, **params)
     tile = tile or choose_tile(plan.steps, plan.rows, plan.time_stride == 1, plan.streams)
     results = launch.results_of(plan, tile, operands=operands, **params)
-    kernel = launch.entry(len(operands), len(params["outputs"]), tile.chunks > 1, False)
+    split = launch.splits(plan, tile)
+    kernel = launch.entry(len(operands), len(results) - 3 * split, split, False)
     constants = launch.constants_of(plan, tile, params["recurrence"], params["dtype"])
-    arrays = [*operands, *(results[-1:] + results[:-1] if tile.chunks > 1 else results)]
+    arrays = [*operands, *(results[-1:] + results[:-1] if split else results)]
     names = [n for n in kernel.arg_names if n not in constants]
     signature = {n: "*" + TYPES[a.dtype.name] for n, a in zip(names, arrays, strict=True)}
     signature |= dict.fromkeys(constants, "constexpr")
@@ -108,7 +110,7 @@ def calls(axis: int):
 def variants():
     """(name, steps, rows, time axis, target) that reach every branch of the tile choice.
 
-    The lightest and the heaviest in registers on every target; the others take turns.
+    The lightest and the heaviest in registers on every target; the others, and GAE's composite, take turns.
     """
     for n, (steps, rows) in enumerate(SHAPES):
         for axis in (0, 1):
@@ -116,14 +118,16 @@ def variants():
                 for k, target in enumerate(TARGETS):
                     if name in ("gae", "vtrace") or (n + m + k + axis) % len(TARGETS) == 0:
                         yield name, steps, rows, axis, target
+            yield COMPOSITE, steps, rows, axis, tuple(TARGETS)[n % len(TARGETS)]
 
 
 def compile_variant(variant):
     name, steps, rows, axis, target = variant
     shape = (steps, rows) if axis == 0 else (rows, steps)
     x, d = jax.ShapeDtypeStruct(shape, jnp.float32), jax.ShapeDtypeStruct(shape, jnp.bool_)
-    (eqn,) = equations(calls(axis)[name], x, d)
-    compiled, tile = compile_scan(eqn, target)
+    changes = {"outputs": COMPOSITE} if name == COMPOSITE else {}
+    (eqn,) = equations(calls(axis)["gae" if changes else name], x, d)
+    compiled, tile = compile_scan(eqn, target, **changes)
     return variant, tile, usage(compiled, target)
 
 

@@ -1,3 +1,8 @@
+import os
+
+# Eight devices of this host, for the tests of sharding; set before JAX starts.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+
 import jax
 import pytest
 

@@ -8,7 +8,8 @@ slices are replayed from the state that enters their group:
 
 Where time is split over programs, each publishes its composite and raises a flag; one that is later in scan order waits
 for the flags of those before it, which have lower program ids, and composes what they published. Where it is not, a
-program may take its rows in several pieces, one after the other in scan order.
+program may take its rows in several pieces, one after the other in scan order. For `COMPOSITE` each program writes the
+composite of its steps, and nothing else.
 
 Everything static is a `tl.constexpr`: shapes, strides, what is read, and the algebra as functions. A tile is
 [time, rows] or [rows, time] by `TIME`, the tile's axis of time.
@@ -202,8 +203,8 @@ def scan_tile(
     COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr, READS: tl.constexpr, ACCESS: tl.constexpr,
     WANTED: tl.constexpr, INITIAL: tl.constexpr, NEEDS_PREVIOUS: tl.constexpr, BATCH: tl.constexpr,
     T: tl.constexpr, ROWS: tl.constexpr, REVERSE: tl.constexpr, DTYPE: tl.constexpr, WIDE: tl.constexpr,
-    TIME: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr, SLICES: tl.constexpr, PIECES: tl.constexpr,
-    CHUNKS: tl.constexpr,
+    COMPOSITE: tl.constexpr, TIME: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr, SLICES: tl.constexpr,
+    PIECES: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     BLOCKS: tl.constexpr = (ROWS + BLOCK - 1) // BLOCK
     STEPS: tl.constexpr = GROUPS * SLICES
@@ -228,6 +229,7 @@ def scan_tile(
     else:
         zero = tl.full((BLOCK, GROUPS), 0.0, DTYPE)
     carry = tl.full(safe_row.shape, 0.0, DTYPE)
+    carry_w = carry + 1.0
     if INITIAL >= 0:
         carry += fetch(inputs, ACCESS, INITIAL, 0, safe_row, live_row, BATCH, False).to(DTYPE)
 
@@ -268,11 +270,11 @@ def scan_tile(
             through_w, through_u, enter_w, enter_u = tl.associative_scan(
                 (group_w, group_u, zero + 1.0, zero), TIME, compose_exclusive, reverse=REVERSE
             )
-        if CHUNKS > 1 or PIECES > 1:
+        if CHUNKS > 1 or PIECES > 1 or COMPOSITE:
             last = along(tl.arange(0, GROUPS), TIME) == LAST_GROUP
             whole_w = across(total(tl.where(last, through_w, 0.0), TIME), TIME)
             whole_u = across(total(tl.where(last, through_u, 0.0), TIME), TIME)
-        if CHUNKS > 1:
+        if CHUNKS > 1 and not COMPOSITE:
             tl.store(scratch[0] + order * ROWS + row, whole_w, mask=live_row)
             tl.store(scratch[1] + order * ROWS + row, whole_u, mask=live_row)
             tl.debug_barrier()
@@ -285,9 +287,10 @@ def scan_tile(
         state = enter_u
         if CHUNKS > 1 or PIECES > 1 or INITIAL >= 0:
             state = enter_u + times0(enter_w, carry)
-        if PIECES > 1:
+        if PIECES > 1 or COMPOSITE:
             carry = whole_u + times0(whole_w, carry)
-        for k in tl.static_range(SLICES):
+            carry_w = times0(whole_w, carry_w)
+        for k in tl.static_range(0 if COMPOSITE else SLICES):
             t = begin + (SLICES - 1 - k if REVERSE else k)
             previous = state
             if not INCLUSIVE:
@@ -304,3 +307,7 @@ def scan_tile(
                     tl.store(outs[n] + at, result, mask=live_row & (t < T))
                 else:
                     tl.store(outs[n] + at, result)
+
+    if COMPOSITE:
+        tl.store(outs[0] + order * ROWS + row, carry_w, mask=live_row)
+        tl.store(outs[1] + order * ROWS + row, carry, mask=live_row)

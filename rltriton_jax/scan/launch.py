@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rltriton_jax.scan import lax_scan
-from rltriton_jax.scan.recurrence import START, Read, Recurrence, depends
+from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence, depends
 from rltriton_jax.scan.tiles import Tile, choose_tile
 
 COMPUTE_CAPABILITY: int | None = None
@@ -56,7 +56,7 @@ class Plan:
     Attributes:
       constants: the kernel's constexpr arguments that say what is computed.
       steps, rows: T and the number of batch elements.
-      time_stride: the distance in memory of two steps of the first operand.
+      time_stride: the distance in memory of two steps of a full array.
       streams: how many arrays of full length are read and written.
     """
 
@@ -94,7 +94,8 @@ def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, output
             f"the Triton kernel needs static shapes, but this one is {shape}; export with static dimensions for "
             "cuda and rocm, or with implementation='associative_scan'."
         )
-    shapes = [o.shape for o in operands] + [shape] * len(outputs)
+    wanted = () if outputs == COMPOSITE else outputs
+    shapes = [o.shape for o in operands] + [shape] * len(wanted)
     strides = [_strides(s) for s in shapes]
     batch_axes = [a for a in range(len(shape)) if a != time_axis]
     batch = _merged([shape[a] for a in batch_axes], [[s[a] for a in batch_axes] for s in strides])
@@ -125,16 +126,17 @@ def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, output
     constants = {
         "READS": reads,
         "ACCESS": access,
-        "WANTED": tuple(-1 if i == recurrence.state else i for i in outputs),
+        "WANTED": tuple(-1 if i == recurrence.state else i for i in wanted),
         "INITIAL": -1 if recurrence.initial is None else slot[recurrence.initial],
-        "NEEDS_PREVIOUS": _needs_previous(recurrence, tuple(outputs)),
+        "NEEDS_PREVIOUS": _needs_previous(recurrence, tuple(wanted)),
         "BATCH": tuple(size for size, _ in batch),
         "T": shape[time_axis],
         "ROWS": math.prod(size for size, _ in batch),
         "REVERSE": recurrence.reverse,
         "WIDE": max(sizes) >= 2**31,
+        "COMPOSITE": outputs == COMPOSITE,
     }
-    return Plan(constants, steps, constants["ROWS"], access[-1][1], len(used) + len(outputs))
+    return Plan(constants, steps, constants["ROWS"], _strides(shape)[time_axis], len(used) + len(wanted))
 
 
 def _twin(recurrence: Recurrence, read: Read) -> int:
@@ -196,11 +198,28 @@ def constants_of(plan: Plan, tile: Tile, recurrence: Recurrence, dtype) -> dict[
 def results_of(plan: Plan, tile: Tile, recurrence: Recurrence, operands, *, time_axis, dtype, outputs):
     """What the kernel writes: the outputs that are wanted, and where time is split scratch and flags."""
     shape, state = lax_scan.output_shape(operands, time_axis), lax_scan.compute_dtype(dtype)
+    composites = [jax.ShapeDtypeStruct((tile.chunks, plan.rows), state)] * 2
+    if outputs == COMPOSITE:
+        return composites
     results = [jax.ShapeDtypeStruct(shape, state if i == recurrence.state else dtype) for i in outputs]
-    if tile.chunks > 1:
-        results += [jax.ShapeDtypeStruct((tile.chunks, plan.rows), state)] * 2
-        results += [jax.ShapeDtypeStruct((tile.chunks, tile.blocks(plan.rows)), jnp.int32)]
+    if splits(plan, tile):
+        results += [*composites, jax.ShapeDtypeStruct((tile.chunks, tile.blocks(plan.rows)), jnp.int32)]
     return results
+
+
+def splits(plan: Plan, tile: Tile) -> bool:
+    """Do programs wait for each other?"""
+    return tile.chunks > 1 and not plan.constants["COMPOSITE"]
+
+
+def finished(written, *, operands, time_axis: int, outputs):
+    """The results of the primitive: the outputs, or the composite of what each program wrote."""
+    if outputs != COMPOSITE:
+        return tuple(written[: len(outputs)])
+    w, u = lax_scan.reduce_composites(*written, axis=0, reverse=False)
+    shape = lax_scan.output_shape(operands, time_axis)
+    shape = (*shape[:time_axis], 1, *shape[time_axis + 1 :])
+    return w.reshape(shape), u.reshape(shape)
 
 
 def launched_scan(
@@ -224,7 +243,7 @@ def launched_scan(
         cuda = {"ptx_version": 87} if platform == "cuda" else {}
         options |= {"out_type": results, "backend_options": {"enable_fp_fusion": True, **cuda}}
     flags = ()
-    if tile.chunks > 1:
+    if splits(plan, tile):
         flags = (jnp.zeros(results[-1].shape, results[-1].dtype),)
         options["input_output_aliases"] = {len(operands): len(results) - 1}
     with warnings.catch_warnings():
@@ -232,7 +251,7 @@ def launched_scan(
         written = jax_triton.triton_call(
             *operands,
             *flags,
-            kernel=entry(len(operands), len(outputs), tile.chunks > 1, old),
+            kernel=entry(len(operands), len(results) - 3 * len(flags), splits(plan, tile), old),
             grid=(tile.blocks(plan.rows) * tile.chunks,),
             num_warps=tile.warps,
             num_stages=1,
@@ -240,10 +259,10 @@ def launched_scan(
             **options,
             **constants_of(plan, tile, recurrence, dtype),
         )
-    return tuple(written[: len(outputs)])
+    return finished(written, operands=operands, time_axis=time_axis, outputs=outputs)
 
 
 CONSTANTS = (
     "COEFFICIENTS", "OUTPUTS", "READS", "ACCESS", "WANTED", "INITIAL", "NEEDS_PREVIOUS", "BATCH", "T", "ROWS",
-    "REVERSE", "DTYPE", "WIDE",
+    "REVERSE", "DTYPE", "WIDE", "COMPOSITE",
 )  # fmt: skip

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec as P
 
+from rltriton_jax.scan.neighbours import shifted
 from rltriton_jax.scan.products import mul0
-from rltriton_jax.scan.recurrence import START, Read, Recurrence
+from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence
 
 
 def compute_dtype(dtype):
@@ -29,23 +32,22 @@ def row_slice(x, start, stop, axis):
     return lax.slice_in_dim(x, start, stop, axis=axis)
 
 
-def shifted(x, shift: int, beyond, axis: int):
-    """x[t + shift] along `axis`; the row `beyond` where that is outside."""
-    if x.shape[axis] == 0:
+def _split_as(like, x, axis):
+    """x with `axis` split as that of `like`, where an explicit mesh has that in its types."""
+    names = jax.typeof(like).sharding.spec[axis]
+    if names is None:
         return x
-    if beyond is None:
-        beyond = jnp.zeros((1,) * x.ndim, x.dtype)
-    edge = jnp.broadcast_to(beyond, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
-    steps = x.shape[axis]
-    parts = [row_slice(x, 1, steps, axis), edge] if shift > 0 else [edge, row_slice(x, 0, steps - 1, axis)]
-    return lax.concatenate(parts, axis)
+    spec = jax.typeof(x).sharding.spec
+    return jax.sharding.reshard(x, P(*spec[:axis], names, *spec[axis + 1 :]))
 
 
 def _read(read: Read, named, steps, time_axis, ndim, dtype, reverse):
+    first = next(iter(named.values()))
     if read == START:
         shape = [1] * ndim
         shape[time_axis] = steps
-        return lax.broadcasted_iota(jnp.int32, shape, time_axis) == (steps - 1 if reverse else 0)
+        at_start = lax.broadcasted_iota(jnp.int32, shape, time_axis) == (steps - 1 if reverse else 0)
+        return _split_as(first, at_start, time_axis)
 
     def value(name):
         x = named[name]
@@ -56,8 +58,9 @@ def _read(read: Read, named, steps, time_axis, ndim, dtype, reverse):
         nothing = jnp.zeros((1,) * ndim, bool if read.flag else dtype)
         if beyond is None:
             return nothing
-        batch = (*beyond.shape[:time_axis], steps, *beyond.shape[time_axis + 1 :])
-        return shifted(jnp.broadcast_to(nothing, batch), read.shift, beyond, time_axis)
+        shape = [1] * ndim
+        shape[time_axis] = steps
+        return shifted(_split_as(first, jnp.broadcast_to(nothing, shape), time_axis), read.shift, beyond, time_axis)
     x = value(read.operand)
     rows = x.shape[time_axis]
     if rows == steps + 1:
@@ -91,6 +94,17 @@ def _compose(older, newer):
     return mul0(w2, w1), mul0(w2, u1) + u2
 
 
+def reduce_composites(w, u, *, axis: int, reverse: bool):
+    """The composite of all steps along `axis`, of size 1 there."""
+    while (steps := u.shape[axis]) > 1:
+        if steps % 2:
+            ends = [(0, int(a == axis), 0) for a in range(u.ndim)]
+            w, u = lax.pad(w, jnp.ones((), w.dtype), ends), lax.pad(u, jnp.zeros((), u.dtype), ends)
+        halves = [[lax.slice_in_dim(a, i, None, 2, axis) for a in (w, u)] for i in (0, 1)]
+        w, u = _compose(*(reversed(halves) if reverse else halves))
+    return w, u
+
+
 def _scan(w, u, initial, *, time_axis, reverse, sequential):
     steps = u.shape[time_axis]
     w = jnp.broadcast_to(w, (*w.shape[:time_axis], steps, *w.shape[time_axis + 1 :]))
@@ -99,6 +113,11 @@ def _scan(w, u, initial, *, time_axis, reverse, sequential):
         at_first = lax.broadcasted_iota(jnp.int32, [steps if a == time_axis else 1 for a in range(u.ndim)], time_axis)
         u = u + jnp.where(at_first == first, mul0(w, initial), 0)
     if not sequential:
+        if not isinstance(steps, int):
+            raise ValueError(
+                f"the number of steps is {steps}, but lax.associative_scan needs a static one; export with a static "
+                "number of steps, or with implementation='scan'."
+            )
         return lax.associative_scan(_compose, (w, u), reverse=reverse, axis=time_axis)[1]
 
     def step(x, wu):
@@ -111,7 +130,9 @@ def _scan(w, u, initial, *, time_axis, reverse, sequential):
 
 
 def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, outputs, sequential: bool):
-    """Algebra, scan, algebra, each in jnp; returns the outputs whose indices `outputs` lists."""
+    """Algebra, scan, algebra, each in jnp; returns the outputs whose indices `outputs` lists, or the composite."""
+    if outputs == COMPOSITE:
+        return composite(*operands, recurrence=recurrence, time_axis=time_axis, dtype=dtype)
     shape = output_shape(operands, time_axis)
     if 0 in shape:
         return tuple(jnp.zeros(shape, compute_dtype(dtype) if i == recurrence.state else dtype) for i in outputs)
@@ -121,6 +142,14 @@ def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, output
     x = _scan(w, u, initial, time_axis=time_axis, reverse=recurrence.reverse, sequential=sequential)
     x = jnp.broadcast_to(x, shape)
     return finish(recurrence, reads, x, initial, time_axis=time_axis, dtype=dtype, outputs=outputs)
+
+
+def composite(*operands, recurrence: Recurrence, time_axis: int, dtype):
+    """The affine map (w, u) from the state before all steps to the state after them, of size 1 along time."""
+    shape = output_shape(operands, time_axis)
+    reads = gather(recurrence, operands, time_axis=time_axis, dtype=dtype)
+    w, u = (jnp.broadcast_to(a, shape) for a in recurrence.coefficients(*reads))
+    return reduce_composites(w, u, axis=time_axis, reverse=recurrence.reverse)
 
 
 def finish(recurrence: Recurrence, reads, x, initial, *, time_axis, dtype, outputs):

@@ -3,7 +3,7 @@
 Operands have one rank. On every axis an operand has the full size or 1 (it is then the same all along it), except
 that on `time_axis` one may hold T + 1 steps. Every axis but `time_axis` is batch.
 
-Parameters: `recurrence`; `time_axis`; `dtype` of the outputs; `outputs`, the indices of those wanted;
+Parameters: `recurrence`; `time_axis`; `dtype` of the outputs; `outputs`, the indices of those wanted, or COMPOSITE;
 `implementation`, a name or None for the platform's own.
 """
 
@@ -14,16 +14,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, partial_eval, xla
 
 from rltriton_jax.scan import lax_scan
+from rltriton_jax.scan.devices import is_partly_manual, is_split_by_xla, is_spread, needs_devices, spread
 from rltriton_jax.scan.implementation import resolve_implementation
+from rltriton_jax.scan.neighbours import edge_row
 from rltriton_jax.scan.products import mul0, scaled, sum_to
-from rltriton_jax.scan.recurrence import Recurrence, depends, is_linear, linear, weight_shift
+from rltriton_jax.scan.recurrence import COMPOSITE, Recurrence, depends, is_linear, linear, weight_shift
+from rltriton_jax.scan.rules import aligned, bind, result_aval
+from rltriton_jax.scan.time_shards import divisible, scan_part
 
-affine_scan_p = Primitive("affine_scan")
+affine_scan_p = needs_devices(Primitive("affine_scan"))
 affine_scan_p.multiple_results = True
 affine_scan_p.def_impl(functools.partial(xla.apply_primitive, affine_scan_p))
 
@@ -33,7 +36,8 @@ def affine_scan(
 ) -> tuple[jax.Array, ...]:
     """Binds the primitive: all outputs of `recurrence`, of the operands' common shape with T steps."""
     return tuple(
-        affine_scan_p.bind(
+        bind(
+            affine_scan_p,
             *operands,
             recurrence=recurrence,
             time_axis=time_axis,
@@ -48,13 +52,17 @@ def affine_scan(
 def _abstract_eval(*avals, recurrence, time_axis, dtype, outputs, implementation):
     shape = lax_scan.output_shape(avals, time_axis)
     state = lax_scan.compute_dtype(dtype)
-    return [ShapedArray(shape, state if i == recurrence.state else dtype) for i in outputs]
+    if outputs == COMPOSITE:
+        return [result_aval(avals, (*shape[:time_axis], 1, *shape[time_axis + 1 :]), state)] * 2
+    return [result_aval(avals, shape, state if i == recurrence.state else dtype) for i in outputs]
 
 
 def _dce(used, *rest):
     eqn = rest[-1]  # JAX 0.12 passes the live inputs too
     if not any(used):
         return [False] * len(eqn.invars), None
+    if eqn.params["outputs"] == COMPOSITE:
+        return [True] * len(eqn.invars), eqn
     keep = [i for i, u in enumerate(used) if u]
     params = {**eqn.params, "outputs": tuple(eqn.params["outputs"][i] for i in keep)}
     return [True] * len(eqn.invars), eqn.replace(outvars=[eqn.outvars[i] for i in keep], params=params)
@@ -64,17 +72,8 @@ partial_eval.dce_rules[affine_scan_p] = _dce
 
 
 def _batch(args, dims, *, time_axis, **params):
-    """The new axis goes where the fullest batched operand has it; what is not batched keeps size 1 there."""
-
-    def fullness(i):
-        return sum(not (isinstance(d, int) and d == 1) for d in args[i].shape)
-
-    axis = dims[max((i for i, d in enumerate(dims) if d is not None), key=fullness)]
-    args = [
-        jnp.expand_dims(a, axis) if d is None else (a if d == axis else jnp.moveaxis(a, d, axis))
-        for a, d in zip(args, dims, strict=True)
-    ]
-    results = affine_scan_p.bind(*args, time_axis=time_axis + (axis <= time_axis), **params)
+    args, axis = aligned(args, dims)
+    results = bind(affine_scan_p, *args, time_axis=time_axis + (axis <= time_axis), **params)
     return results, [axis] * len(results)
 
 
@@ -123,7 +122,7 @@ def _plus(a, b):
 def _jvp(primals, tangents, *, recurrence, outputs, **params):
     """dx is the bare recurrence driven by du + dw * previous; all else is the derivative of the algebra."""
     wanted = outputs if recurrence.state in outputs else (*outputs, recurrence.state)
-    results = affine_scan_p.bind(*primals, recurrence=recurrence, outputs=wanted, **params)
+    results = bind(affine_scan_p, *primals, recurrence=recurrence, outputs=wanted, **params)
     x = results[wanted.index(recurrence.state)]
     results = results[: len(outputs)]
 
@@ -197,7 +196,8 @@ def _jvp_fused(primals, tangents, moving, x, *, recurrence, time_axis, dtype, ou
 def _bind_linear(inputs, weights, initial, *, reverse, shift, time_axis, dtype, implementation):
     recurrence = linear(reverse=reverse, weight_shift=shift, initial=initial is not None)
     operands = (inputs, weights) if initial is None else (inputs, weights, initial)
-    return affine_scan_p.bind(
+    return bind(
+        affine_scan_p,
         *operands,
         recurrence=recurrence,
         time_axis=time_axis,
@@ -235,15 +235,49 @@ def _transpose(cotangents, inputs, weights, *initial, recurrence, time_axis, dty
         result[0] = sum_to(ct, inputs.aval.shape).astype(inputs.aval.dtype)
     if initial and ad.is_undefined_primal(initial[0]):
         w = weights.astype(state)
-        first = ct.shape[time_axis] - 1 if recurrence.reverse else 0
+        first = 1 if recurrence.reverse else -1
         if w.shape[time_axis] != 1:
-            w = lax_scan.row_slice(w, first, first + 1, time_axis)
-        seed = mul0(w, lax_scan.row_slice(ct, first, first + 1, time_axis))
+            w = edge_row(w, first, time_axis)
+        seed = mul0(w, edge_row(ct, first, time_axis))
         result[2] = sum_to(seed, initial[0].aval.shape).astype(initial[0].aval.dtype)
     return result
 
 
 ad.primitive_transposes[affine_scan_p] = _transpose
+
+
+def _lower_spread(ctx, *operands, recurrence, time_axis, dtype, outputs, implementation):
+    """Each device scans what it holds; within, the primitive is bound again, to that."""
+    if implementation == "interpret" and is_split_by_xla(ctx):
+        raise ValueError(
+            "implementation='interpret' calls back to the host, which XLA cannot split over devices; use one device, "
+            "jax.shard_map, or a mesh with AxisType.Explicit."
+        )
+    params = {"time_axis": time_axis, "dtype": dtype, "implementation": implementation}
+
+    def whole(*operands):
+        local, operands = divisible(recurrence, operands, time_axis)
+
+        def part(names, *operands):
+            if not names:
+                return affine_scan_p.bind(*operands, recurrence=local, outputs=outputs, **params)
+            scan = functools.partial(affine_scan_p.bind, implementation=implementation)
+            return scan_part(
+                names, *operands, recurrence=local, time_axis=time_axis, dtype=dtype, outputs=outputs, scan=scan
+            )
+
+        return spread(ctx, part, time_axis)(*operands)
+
+    return mlir.lower_fun(whole, multiple_results=True)(ctx, *operands)
+
+
+def _on_each_device(rule):
+    """A lowering rule for one device made one for several."""
+
+    def lower(ctx, *operands, **params):
+        return (_lower_spread if is_spread(ctx) else rule)(ctx, *operands, **params)
+
+    return lower
 
 
 def _lax_rule(*operands, implementation, **params):
@@ -277,6 +311,12 @@ def _lower_gpu(ctx, *operands, implementation, **params):
         return _lower_elsewhere(ctx, *operands, implementation=implementation, **params)
     from rltriton_jax.scan import launch
 
+    if is_partly_manual(ctx):
+        raise ValueError(
+            "a kernel cannot run in a shard_map over some axes of the mesh only: XLA would gather its operands to split "
+            "it over the others; map over all axes, use a mesh with AxisType.Explicit, or "
+            "implementation='associative_scan'."
+        )
     problem = launch.problem()
     if problem is None:
         scan = functools.partial(launch.launched_scan, platform=ctx.module_context.platforms[0])
@@ -287,7 +327,7 @@ def _lower_gpu(ctx, *operands, implementation, **params):
     return _lower_lax(ctx, *operands, implementation=implementation, **params)
 
 
-mlir.register_lowering(affine_scan_p, _lower_elsewhere)
-mlir.register_lowering(affine_scan_p, _lower_cpu, platform="cpu")
-mlir.register_lowering(affine_scan_p, _lower_gpu, platform="cuda")
-mlir.register_lowering(affine_scan_p, _lower_gpu, platform="rocm")
+mlir.register_lowering(affine_scan_p, _on_each_device(_lower_elsewhere))
+mlir.register_lowering(affine_scan_p, _on_each_device(_lower_cpu), platform="cpu")
+mlir.register_lowering(affine_scan_p, _on_each_device(_lower_gpu), platform="cuda")
+mlir.register_lowering(affine_scan_p, _on_each_device(_lower_gpu), platform="rocm")

@@ -3,9 +3,10 @@
 import functools
 
 import jax.numpy as jnp
-from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
+
+from rltriton_jax.scan.rules import aligned, bind, result_aval
 
 
 def mul0(a, b):
@@ -35,17 +36,17 @@ def scaled(tangent, factor):
 
     Its transpose is itself: a cotangent of 0 stays 0. Operands have one rank; sizes agree or are 1.
     """
-    return scaled_p.bind(tangent, factor)
+    return bind(scaled_p, tangent, factor)
 
 
 @scaled_p.def_abstract_eval
 def _abstract_eval(tangent, factor):
-    return ShapedArray(jnp.broadcast_shapes(tangent.shape, factor.shape), tangent.dtype)
+    return result_aval((tangent, factor), jnp.broadcast_shapes(tangent.shape, factor.shape), tangent.dtype)
 
 
 def _batch(args, dims):
-    args = [jnp.expand_dims(a, 0) if d is None else jnp.moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
-    return scaled(*args), 0
+    args, axis = aligned(args, dims)
+    return scaled(*args), axis
 
 
 def _jvp(primals, tangents):

@@ -29,6 +29,9 @@ class Read:
 START = Read("first step in scan order", flag=True)
 """A read that is True at the step the scan begins with: the last one of a backward scan, else the first."""
 
+COMPOSITE = "composite"
+"""In place of indices of outputs: asks for the affine map (w, u) of all steps together, of size 1 along time."""
+
 
 @dataclass(frozen=True)
 class Recurrence:

@@ -1,0 +1,107 @@
+"""x[t + 1] or x[t - 1] as one linear primitive: XLA's own slices would gather an array whose time is split."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir, xla
+
+from rltriton_jax.scan.devices import is_spread, needs_devices, spread
+from rltriton_jax.scan.products import sum_to
+from rltriton_jax.scan.rules import aligned, bind, result_aval
+
+neighbour_p = needs_devices(Primitive("neighbour"))
+neighbour_p.def_impl(functools.partial(xla.apply_primitive, neighbour_p))
+
+
+def shifted(x, shift: int, beyond, axis: int):
+    """x[t + shift] along `axis`, shift being 1 or -1; the row `beyond`, or 0, where that is outside."""
+    return bind(neighbour_p, *((x,) if beyond is None else (x, beyond)), shift=shift, axis=axis)
+
+
+def edge_row(x, shift: int, axis: int):
+    """The row of x that is last (shift = 1) or first (-1)."""
+    last = x.shape[axis] - 1
+    if jax.typeof(x).sharding.spec[axis] is None:
+        return lax.slice_in_dim(x, *((last, last + 1) if shift > 0 else (0, 1)), axis=axis)
+    # JAX does not slice an axis that an explicit mesh splits.
+    steps = [last + 1 if a == axis else 1 for a in range(x.ndim)]
+    at_edge = lax.broadcasted_iota(jnp.int32, steps, axis) == (last if shift > 0 else 0)
+    return sum_to(jnp.where(at_edge, x, 0), (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+
+
+@neighbour_p.def_abstract_eval
+def _abstract_eval(x, *beyond, shift, axis):
+    batch = [jnp.broadcast_shapes(*(a.shape[d : d + 1] for a in (x, *beyond)))[0] for d in range(x.ndim)]
+    batch[axis] = x.shape[axis]
+    return result_aval((x, *beyond), batch, x.dtype)
+
+
+def _shift(x, beyond, shift, axis):
+    batch = jnp.broadcast_shapes((*x.shape[:axis], 1, *x.shape[axis + 1 :]), beyond.shape)
+    steps = x.shape[axis]
+    x = jnp.broadcast_to(x, (*batch[:axis], steps, *batch[axis + 1 :]))
+    if not steps:
+        return x
+    edge = jnp.broadcast_to(beyond.astype(x.dtype), batch)
+    inner = lax.slice_in_dim(x, *((1, steps) if shift > 0 else (0, steps - 1)), axis=axis)
+    return lax.concatenate([inner, edge] if shift > 0 else [edge, inner], axis)
+
+
+def outside(shift: int, names):
+    """Is this device's neighbour in the direction of `shift` outside the window?"""
+    return lax.axis_index(names) == (lax.axis_size(names) - 1 if shift > 0 else 0)
+
+
+def row_from_neighbour(x, shift: int, beyond, axis: int, names):
+    """The row that this device's part of x lacks: the neighbour's as `beyond` has its dtype, or that at the edge."""
+    count = lax.axis_size(names)
+    edge = lax.slice_in_dim(x, *((0, 1) if shift > 0 else (x.shape[axis] - 1, x.shape[axis])), axis=axis)
+    pairs = [(i, i - shift) for i in range(count) if 0 <= i - shift < count]
+    return jnp.where(outside(shift, names), beyond, lax.ppermute(edge.astype(beyond.dtype), names, pairs))
+
+
+def _lower(ctx, *operands, shift, axis):
+    def local(time_names, x, *beyond):
+        row = beyond[0] if beyond else jnp.zeros((1,) * x.ndim, x.dtype)
+        if time_names:
+            row = row_from_neighbour(x, shift, row, axis, time_names)
+        return [_shift(x, row, shift, axis)]
+
+    function = spread(ctx, local, axis) if is_spread(ctx) else functools.partial(local, ())
+    return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+
+
+mlir.register_lowering(neighbour_p, _lower)
+
+
+def _batch(args, dims, *, shift, axis):
+    args, new = aligned(args, dims)
+    return bind(neighbour_p, *args, shift=shift, axis=axis + (new <= axis)), new
+
+
+def _jvp(primals, tangents, *, shift, axis):
+    out = bind(neighbour_p, *primals, shift=shift, axis=axis)
+    if all(isinstance(t, ad.Zero) for t in tangents):
+        return out, ad.Zero(jax.typeof(out).to_tangent_aval())
+    dx, *dbeyond = (ad.instantiate_zeros(t) for t in tangents)
+    return out, bind(neighbour_p, dx, *dbeyond, shift=shift, axis=axis)
+
+
+def _transpose(cotangent, x, *beyond, shift, axis):
+    results: list[Any] = [None] * (1 + len(beyond))
+    if isinstance(cotangent, ad.Zero):
+        return [ad.Zero(a.aval) if ad.is_undefined_primal(a) else None for a in (x, *beyond)]
+    if ad.is_undefined_primal(x):
+        results[0] = sum_to(shifted(cotangent, -shift, None, axis), x.aval.shape)
+    if beyond and ad.is_undefined_primal(beyond[0]):
+        results[1] = sum_to(edge_row(cotangent, shift, axis), beyond[0].aval.shape).astype(beyond[0].aval.dtype)
+    return results
+
+
+batching.primitive_batchers[neighbour_p] = _batch
+ad.primitive_jvps[neighbour_p] = _jvp
+ad.primitive_transposes[neighbour_p] = _transpose

@@ -1,0 +1,231 @@
+"""Rollouts on several devices: what moves between them, and that nothing else changes."""
+
+import contextlib
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CASES, ESTIMATORS, PER_STEP, arguments, assert_close, outputs
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import rltriton_jax as rtj
+from rltriton_jax.bench import scaling
+from rltriton_jax.bench.scaling import collectives
+from rltriton_jax.scan import launch
+
+STEPS, ROWS = 32, 16
+BATCH, TIME, BOTH = P(None, ("a", "b")), P(("a", "b"), None), P("a", "b")
+KINDS = (AxisType.Auto, AxisType.Explicit)
+
+pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason=f"needs 8 devices, and there are {jax.device_count()}")
+
+
+def mesh_of(kind=AxisType.Auto):
+    return jax.make_mesh((4, 2), ("a", "b"), axis_types=(kind, kind))
+
+
+def context(mesh):
+    return jax.set_mesh(mesh) if AxisType.Explicit in mesh.axis_types else contextlib.nullcontext()
+
+
+def place(kwargs, mesh, spec):
+    """The arrays of `kwargs` on `mesh`, time and batch split as `spec` says; scalars as they are."""
+
+    def at(name, x):
+        if isinstance(x, str | bool) or np.ndim(x) == 0 or len(x) in (1, STEPS + 1):
+            return x
+        axes = spec if name in PER_STEP else P(spec[1])
+        return jax.device_put(x, NamedSharding(mesh, axes))
+
+    return {k: at(k, v) for k, v in kwargs.items()}
+
+
+def split(kwargs):
+    """Arrays, and what stays fixed: options and hyperparameters."""
+    fixed = {k: v for k, v in kwargs.items() if isinstance(v, str | bool) or np.ndim(v) == 0}
+    return {k: v for k, v in kwargs.items() if k not in fixed}, fixed
+
+
+def forward(case, fixed, arrays):
+    return outputs(case.function(**arrays, **fixed))
+
+
+def backward(case, fixed, arrays):
+    floats = {k: v for k, v in arrays.items() if v.dtype == np.float32}
+    rest = {k: v for k, v in arrays.items() if k not in floats}
+    return jax.grad(lambda f: sum(jnp.sum(o**2) for o in forward(case, fixed, {**f, **rest})))(floats)
+
+
+def compiled(function, mesh, arrays):
+    with context(mesh):
+        return jax.jit(function).lower(arrays).compile()
+
+
+def run(function, mesh, arrays):
+    with context(mesh):
+        return jax.jit(function)(arrays)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+@pytest.mark.parametrize("function", [forward, backward], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
+def test_a_batch_on_eight_devices_moves_nothing(case, function, kind, rng):
+    mesh = mesh_of(kind)
+    arrays, fixed = split(place(arguments(case, rng, STEPS, (ROWS,)), mesh, BATCH))
+    program = compiled(partial(function, case, fixed), mesh, arrays)
+    assert collectives(program.as_text()) == []
+    for x in jax.tree.leaves(program(arrays)):
+        assert x.sharding.is_equivalent_to(NamedSharding(mesh, BATCH if x.ndim > 1 else P(("a", "b"))), x.ndim)
+
+
+@pytest.mark.parametrize("spec", [TIME, BOTH], ids=["time", "time and batch"])
+@pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
+def test_split_time_moves_one_composite_a_row_and_single_rows(case, spec, rng):
+    mesh = mesh_of()
+    arrays, fixed = split(place(arguments(case, rng, STEPS, (ROWS,)), mesh, spec))
+    program = compiled(partial(forward, case, fixed), mesh, arrays)
+    shards, rows = (8, ROWS) if spec == TIME else (4, ROWS // 2)
+    found = [(kind, elements) for kind, elements, _ in collectives(program.as_text())]
+    assert [c for c in found if c[0] != "collective-permute"] == [("all-gather", 2 * rows * shards)]
+    assert all(elements == rows for kind, elements in found if kind == "collective-permute")
+    for x in jax.tree.leaves(program(arrays)):
+        assert x.sharding.is_equivalent_to(NamedSharding(mesh, spec), x.ndim)
+
+
+@pytest.mark.parametrize("spec", [TIME, BOTH], ids=["time", "time and batch"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_split_time_gives_the_reference(case, spec, rng):
+    """Flags at random, and at both sides of every shard's edge in one row."""
+    kwargs = arguments(case, rng, STEPS, (ROWS,))
+    edges = [t for t in range(STEPS) if t % 4 in (3, 0)]
+    for name in {"terminated", "truncated", "done"} & kwargs.keys():
+        kwargs[name][edges, 0] = True
+    mesh = mesh_of()
+    arrays, fixed = split(place(kwargs, mesh, spec))
+    assert_close(case, run(partial(forward, case, fixed), mesh, arrays), kwargs)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+@pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
+def test_gradients_of_split_time_are_those_of_one_device(case, kind, rng):
+    kwargs = arguments(case, rng, STEPS, (ROWS,))
+    arrays, fixed = split(kwargs)
+    want = jax.jit(partial(backward, case, fixed))(arrays)
+    mesh = mesh_of(kind)
+    got = run(partial(backward, case, fixed), mesh, place(arrays, mesh, BOTH))
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-5 * np.abs(w).max())
+
+
+def test_gradients_of_split_time_gather_composites_and_rows_only(rng):
+    case, mesh = CASES[0], mesh_of()
+    arrays, fixed = split(place(arguments(case, rng, STEPS, (ROWS,)), mesh, TIME))
+    found = collectives(compiled(partial(backward, case, fixed), mesh, arrays).as_text())
+    assert [elements for kind, elements, _ in found if kind == "all-gather"] == [2 * ROWS * 8] * 2
+    assert all(elements <= ROWS for kind, elements, _ in found if kind != "all-gather")
+
+
+@pytest.mark.parametrize("split_over", ["batch", "time", "gathered"])
+def test_the_cost_model_counts_what_the_compiled_program_moves(split_over):
+    text = scaling.program(split_over, 8, ROWS, 64)
+    assert scaling.received(text, 8) == scaling.expected(split_over, 8, ROWS, 64)
+
+
+def test_one_step_a_device(rng):
+    kwargs = arguments(CASES[0], rng, 8, (ROWS,), hyper="batch")
+    mesh = mesh_of()
+    place_step = {
+        k: jax.device_put(v, NamedSharding(mesh, TIME)) for k, v in kwargs.items() if np.shape(v) == (8, ROWS)
+    }
+    arrays, fixed = split({**kwargs, **place_step})
+    assert_close(CASES[0], run(partial(forward, CASES[0], fixed), mesh, arrays), kwargs)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+def test_the_kernel_splits_time_by_composites(kind, rng, monkeypatch):
+    """Under the interpreter, with a tile that leaves several composites a row on each device."""
+    from rltriton_jax.scan import interpret, tiles
+
+    if launch.problem() is not None:
+        pytest.skip(launch.problem())
+    kwargs = arguments(CASES[0], rng, STEPS, (ROWS,))
+    mesh = mesh_of(kind)
+    function = partial(forward, CASES[0])
+    arrays, fixed = split(place({**kwargs, "implementation": "interpret"}, mesh, P("b", "a")))
+    if kind == AxisType.Auto:
+        with pytest.raises(ValueError, match=r"AxisType\.Explicit"):
+            run(partial(function, fixed), mesh, arrays)
+        return
+    monkeypatch.setattr(interpret, "choose_tile", lambda *_: tiles.Tile(0, 4, 2, 4, 1, chunks=2))
+    jax.clear_caches()
+    assert_close(CASES[0], run(partial(function, fixed), mesh, arrays), kwargs)
+    jax.clear_caches()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
+def test_in_a_users_shard_map_each_device_works_on_its_own(case, check_vma, kind, rng):
+    arrays, fixed = split(arguments(case, rng, STEPS, (ROWS,)))
+    want = jax.jit(partial(backward, case, fixed))(arrays)
+    mesh = mesh_of(kind)
+    specs = {k: BATCH if v.ndim > 1 else P(("a", "b")) for k, v in arrays.items()}
+    out = {k: specs[k] for k in want}
+    mapped = jax.shard_map(
+        partial(backward, case, fixed), mesh=mesh, in_specs=(specs,), out_specs=out, check_vma=check_vma
+    )
+    placed = place(arrays, mesh, BATCH)
+    program = compiled(mapped, mesh, placed)
+    assert collectives(program.as_text()) == []
+    for g, w in zip(jax.tree.leaves(program(placed)), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-5 * np.abs(w).max())
+
+
+def test_in_a_shard_map_the_gradient_of_a_shared_hyperparameter_is_summed(rng):
+    r, v = rng.normal(size=(2, STEPS, ROWS)).astype("float32")
+    loss = lambda gamma, r, v: jnp.sum(rtj.gae(r, v, gamma=gamma).advantages ** 2)
+    local = lambda gamma, r, v: jax.lax.psum(loss(gamma, r, v), ("a", "b"))
+    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=(P(), BATCH, BATCH), out_specs=P())
+    gamma = jnp.float32(0.9)
+    np.testing.assert_allclose(jax.grad(mapped)(gamma, r, v), jax.grad(loss)(gamma, r, v), rtol=1e-4)
+
+
+def test_a_vmapped_axis_can_be_a_mesh_axis(rng):
+    mesh = mesh_of()
+    r, v = rng.normal(size=(2, 4, STEPS, 8)).astype("float32")
+    mapped = jax.vmap(lambda r, v: rtj.gae(r, v).advantages, spmd_axis_name="a")
+    sharding = NamedSharding(mesh, P("a", None, "b"))
+    program = jax.jit(mapped).lower(jax.device_put(r, sharding), jax.device_put(v, sharding)).compile()
+    assert collectives(program.as_text()) == []
+    np.testing.assert_allclose(
+        program(jax.device_put(r, sharding), jax.device_put(v, sharding)), mapped(r, v), rtol=1e-5
+    )
+
+
+def test_steps_that_do_not_divide_are_an_error(rng):
+    split_in_four = NamedSharding(mesh_of(), P("a"))
+    r, v = rng.normal(size=(2, 9, 4)).astype("float32")
+    estimate = lambda r, v: jax.lax.with_sharding_constraint(rtj.gae(r, v).advantages, split_in_four)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"9 steps, split over 4 devices .* a multiple of that"):
+        jax.jit(estimate)(r, v)
+
+
+def test_operands_with_two_shardings_on_an_explicit_mesh_are_an_error(rng):
+    mesh = mesh_of(AxisType.Explicit)
+    r, v = rng.normal(size=(2, STEPS, ROWS)).astype("float32")
+    with jax.set_mesh(mesh), pytest.raises(ValueError, match="reshard"):
+        rtj.gae(jax.device_put(r, P("a")), jax.device_put(v, P("b")))
+
+
+def test_a_kernel_in_a_shard_map_over_some_axes_is_an_error(rng, monkeypatch):
+    monkeypatch.setattr(launch, "COMPUTE_CAPABILITY", 90)
+    x = jax.ShapeDtypeStruct((STEPS, ROWS), jnp.float32)
+    mapped = jax.shard_map(
+        lambda r, v: rtj.gae(r, v).advantages, mesh=mesh_of(), in_specs=(P(None, "a"),) * 2, out_specs=P(None, "a"),
+        axis_names={"a"},
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="map over all axes"):
+        jax.jit(mapped).trace(x, x).lower(lowering_platforms=("cuda",))
