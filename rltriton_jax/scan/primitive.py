@@ -313,8 +313,8 @@ def _lower_gpu(ctx, *operands, implementation, **params):
 
     if is_partly_manual(ctx):
         raise ValueError(
-            "a kernel cannot run in a shard_map over some axes of the mesh only: XLA would gather its operands to split "
-            "it over the others; map over all axes, use a mesh with AxisType.Explicit, or "
+            "a kernel cannot run in a shard_map over some axes of the mesh only: XLA would gather its operands to "
+            "split it over the others; map over all axes, use a mesh with AxisType.Explicit, or "
             "implementation='associative_scan'."
         )
     problem = launch.problem()
