@@ -6,9 +6,12 @@ Seven estimators, one associative scan. Where things are:
 - `estimators/window.py`: the checks and broadcasts that every estimator begins with.
 - `scan/recurrence.py`: what a recurrence is; `scan/primitive.py`: the JAX primitive and its rules.
 - `scan/lax_scan.py`: the recurrence in plain JAX; `scan/kernel.py`, `scan/launch.py`: in Triton.
+- `scan/devices.py`, `scan/time_shards.py`: on several devices.
+- `compat/`: functions with the signatures of rlax's and Brax's.
 - `train/`: what `python -m rltriton_jax train` runs; `bench/`: what `python -m rltriton_jax bench` runs.
 """
 
+from rltriton_jax import compat
 from rltriton_jax.estimators.discounted_returns import DiscountedReturns, discounted_returns
 from rltriton_jax.estimators.eligibility_traces import EligibilityTraces, eligibility_traces
 from rltriton_jax.estimators.episodic_prefix_sum import EpisodicPrefixSum, episodic_prefix_sum
@@ -31,6 +34,7 @@ __all__ = [
     "LambdaReturns",
     "Retrace",
     "VTrace",
+    "compat",
     "default_implementation",
     "discounted_returns",
     "eligibility_traces",

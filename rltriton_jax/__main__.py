@@ -5,6 +5,7 @@ import importlib
 import sys
 
 COMMANDS = {
+    "doctor": ("rltriton_jax.doctor", "check this installation, and say what runs where"),
     "train": ("rltriton_jax.train.command", "train PPO on a Gymnax environment"),
     "bench": ("rltriton_jax.bench.command", "time the estimators on this machine"),
     "scaling": ("rltriton_jax.bench.scaling", "count what moves between devices when a rollout is split over them"),
@@ -25,11 +26,10 @@ def main(argv: list[str] | None = None) -> int:
             importlib.import_module(module).add_options(sub)
     options = parser.parse_args(argv)
     try:
-        importlib.import_module(COMMANDS[options.command][0]).run(options)
+        return importlib.import_module(COMMANDS[options.command][0]).run(options) or 0
     except CommandError as error:
         print(f"rltriton_jax {options.command}: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Training, as a person runs it."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,9 +41,34 @@ def test_continuous_actions_train(tmp_path, capsys):
     assert main(["train", "--env", "Pendulum-v1", "--steps", "4096", "--out", str(tmp_path)]) == 0
 
 
+@pytest.mark.parametrize("estimator", ["gae", "brax_drop_in", "brax"])
+def test_brax_learns_with_each_source_of_advantages(estimator, tmp_path, capsys):
+    pytest.importorskip("brax", reason="brax is not installed")
+    options = ["--env", "brax/inverted_pendulum", "--steps", "40960", "--estimator", estimator]
+    assert main(["train", *options, "--out", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["eval_mean_return"] >= 50
+
+
+def test_braxs_ends_are_told_apart_and_the_final_observation_is_kept():
+    """A time limit of two steps: it truncates before the pole can fall, and the observation is then the first one."""
+    pytest.importorskip("brax", reason="brax is not installed")
+    from rltriton_jax.train import problems
+
+    problem = problems.BraxProblem.make("inverted_pendulum", limit=2)
+    first, state = problem.reset(jax.random.split(jax.random.key(0), 3))
+    step = jax.jit(lambda s: problem.step(None, s, jnp.full((3, 1), 0.1)))
+    _, state, _, terminated, truncated, _ = step(state)
+    assert not np.any(terminated | truncated)
+    after, _, _, terminated, truncated, final = step(state)
+    assert np.all(truncated) and not np.any(terminated)
+    np.testing.assert_array_equal(after, first)
+    assert np.all(np.any(final != first, axis=-1))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--env", "brax/inverted"], "--env brax/inverted is not known"),
         (["--env", "Cartpole"], "--env Cartpole is not known"),
         (["--steps", "0"], "--steps is 0"),
         (["--steps", "10"], "less than one rollout"),
@@ -63,10 +89,10 @@ def test_what_a_person_gets_wrong_is_one_line_and_a_failure(options, message, tm
 
 def test_time_limits_bootstrap_from_the_true_final_observation(monkeypatch):
     """Every step of this environment ends its episode by a time limit; the targets see V(final), not V(reset)."""
-    from rltriton_jax.train import command, ppo
+    from rltriton_jax.train import ppo, problems
 
-    problem, _ = command._problem("CartPole-v1")
-    problem = problem._replace(params=problem.params.replace(max_steps_in_episode=1))
+    problem = problems.make("CartPole-v1")
+    problem = replace(problem, params=problem.params.replace(max_steps_in_episode=1))
     seen = {}
 
     def spy(rewards, values, **kwargs):

@@ -42,6 +42,12 @@ class BenchCase:
 
         return jax.jit(run)
 
+    def reference(self, arrays, time_major: bool):
+        """The sequential scan in float64 on the CPU."""
+        with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+            wide = {k: np.asarray(v, np.float64) for k, v in arrays.items()}
+            return jax.tree.map(np.asarray, self.function(time_major, implementation="scan")(wide))
+
     def yardstick(self):
         """An elementwise pass over the same inputs that writes as many outputs: no scan."""
 
@@ -55,6 +61,20 @@ class BenchCase:
             return tuple(total * (k + 1.5) for k in range(self.outputs))
 
         return jax.jit(run)
+
+
+BOUND = 64
+"""How many units in the last place of the largest value a float32 result may be off."""
+
+
+def ulps(got, want) -> float:
+    """The largest error of float32 results, in units in the last place of the largest value."""
+    worst = 0.0
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        scale = np.finfo(np.float32).eps * np.max(np.abs(w), initial=1.0)
+        error = np.max(np.abs(np.asarray(g, np.float64) - w), initial=0.0) / scale
+        worst = max(worst, float(error) if np.isfinite(error) else np.inf)
+    return worst
 
 
 def _array(name, rng, rows, steps, time_major):

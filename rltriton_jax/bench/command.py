@@ -80,7 +80,7 @@ def measure(case: BenchCase, batch: int, steps: int, layout: str, on_gpu: bool, 
         functions |= {"hand-written scan": cases.plain_scan(1), "hand-written scan, unroll 16": cases.plain_scan(16)}
         if (rlax := cases.rlax_gae()) is not None:
             functions["rlax"] = rlax
-    want = _reference(case, sets[0][0], time_major)
+    want = case.reference(sets[0][0], time_major)
     for name, function in functions.items():
         _verify(f"{case.name} by {name}", function(*sets[0]), want)
     yardstick = timing.microseconds(case.yardstick(), sets)
@@ -102,19 +102,9 @@ def measure(case: BenchCase, batch: int, steps: int, layout: str, on_gpu: bool, 
     ]
 
 
-def _reference(case: BenchCase, arrays, time_major: bool):
-    """The sequential scan in float64 on the CPU."""
-    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
-        wide = {k: np.asarray(v, np.float64) for k, v in arrays.items()}
-        return jax.tree.map(np.asarray, case.function(time_major, implementation="scan")(wide))
-
-
 def _verify(what: str, got, want) -> None:
-    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        scale = np.max(np.abs(w), initial=1.0)
-        error = np.max(np.abs(np.asarray(g, np.float64) - w), initial=0.0)
-        if not error <= 64 * np.finfo(np.float32).eps * scale:
-            raise CommandError(f"{what} is off by {error:.2e} where values reach {scale:.2e}; nothing was timed")
+    if not (error := cases.ulps(got, want)) <= cases.BOUND:
+        raise CommandError(f"{what} is off by {error:.0f} units in the last place; nothing was timed")
 
 
 def table(rows) -> str:

@@ -14,12 +14,12 @@ from rltriton_jax.__main__ import CommandError
 from rltriton_jax.scan.implementation import IMPLEMENTATIONS
 from rltriton_jax.train.config import Config
 
-ESTIMATORS = ("gae", "lambda_returns", "vtrace")
+ESTIMATORS = ("gae", "lambda_returns", "vtrace", "brax_drop_in", "brax")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     defaults = Config()
-    parser.add_argument("--env", default=defaults.env, help="a Gymnax environment (default %(default)s)")
+    parser.add_argument("--env", default=defaults.env, help="a Gymnax environment, or brax/NAME (default %(default)s)")
     parser.add_argument("--steps", type=int, default=defaults.steps, help="environment steps (default %(default)s)")
     parser.add_argument("--num-envs", type=int, default=defaults.num_envs, help="parallel environments (%(default)s)")
     parser.add_argument("--num-steps", type=int, default=defaults.num_steps, help="steps per rollout (%(default)s)")
@@ -34,15 +34,18 @@ def run(options: argparse.Namespace) -> None:
     _check(config)
     out = _writable(options.out)
     try:
-        import gymnax  # noqa: F401
         import matplotlib
         from tqdm import tqdm
 
-        from rltriton_jax.train import ppo
+        from rltriton_jax.train import ppo, problems
+
+        problem = problems.make(config.env)
     except ImportError as error:
-        raise CommandError(f"{error}; install what it needs with: pip install 'rltriton-jax[examples]'") from error
+        extra = "examples,brax" if "brax" in config.env + config.estimator else "examples"
+        raise CommandError(f"{error}; install what it needs with: pip install 'rltriton-jax[{extra}]'") from error
+    except ValueError as error:
+        raise CommandError(f"--env {error}") from error
     matplotlib.use("Agg")
-    problem, limit = _problem(config.env)
 
     rollout = config.num_envs * config.num_steps
     curve: list[tuple[int, float]] = []
@@ -66,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
         params, _ = jax.block_until_ready(compiled(key))
         jax.effects_barrier()
         trained_at = time.perf_counter()
-    returns, ended = map(np.asarray, jax.jit(ppo.make_evaluate(config, problem, limit))(params, key_eval))
+    returns, ended = map(np.asarray, jax.jit(ppo.make_evaluate(config, problem))(params, key_eval))
 
     result = {
         **asdict(config),
@@ -81,7 +84,7 @@ def run(options: argparse.Namespace) -> None:
         "total_seconds": round(time.perf_counter() - begin, 2),
         "steps_per_second": round(config.num_updates * rollout / (trained_at - compiled_at)),
     }
-    stem = out / f"{config.env}-{config.estimator}-seed{config.seed}"
+    stem = out / f"{config.env.replace('/', '-')}-{config.estimator}-seed{config.seed}"
     line = json.dumps(result)
     stem.with_suffix(".json").write_text(line + "\n")
     _plot(stem.with_suffix(".png"), config, curve, returns)
@@ -113,20 +116,6 @@ def _writable(out: Path) -> Path:
     except OSError as error:
         raise CommandError(f"--out {out} cannot be written: {error.strerror}") from error
     return out
-
-
-def _problem(name: str):
-    import gymnax
-
-    from rltriton_jax.train import ppo
-
-    if name not in gymnax.registered_envs:
-        raise CommandError(f"--env {name} is not known; one of: {', '.join(gymnax.registered_envs)}")
-    env, params = gymnax.make(name)
-    space = env.action_space(params)
-    continuous = not hasattr(space, "n")
-    num_actions = math.prod(space.shape) if continuous else space.n
-    return ppo.Problem(env, params, num_actions, continuous), int(params.max_steps_in_episode) + 1
 
 
 def _plot(path: Path, config: Config, curve, returns) -> None:

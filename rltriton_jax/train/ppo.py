@@ -15,31 +15,7 @@ from flax.training.train_state import TrainState
 import rltriton_jax as rtj
 from rltriton_jax.train import network
 from rltriton_jax.train.config import Config
-
-
-class Problem(NamedTuple):
-    """An environment, its parameters and the kind of actions that it takes."""
-
-    env: Any
-    params: Any
-    num_actions: int
-    continuous: bool
-
-    def reset(self, keys):
-        obs, state = jax.vmap(self.env.reset, (0, None))(keys, self.params)
-        return _flat(obs), state
-
-    def step(self, keys, state, action):
-        if self.continuous:
-            space = self.env.action_space(self.params)
-            action = jnp.clip(action, space.low, space.high).reshape((len(keys), *space.shape))
-        out = jax.vmap(self.env.step, (0, 0, 0, None))(keys, state, action, self.params)
-        obs, state, reward, terminated, truncated, info = out
-        return _flat(obs), state, reward.astype(jnp.float32), terminated, truncated, _flat(info["final_observation"])
-
-
-def _flat(observation):
-    return observation.reshape(observation.shape[0], -1)
+from rltriton_jax.train.problems import Problem
 
 
 class Rollout(NamedTuple):
@@ -124,10 +100,13 @@ def make_train(config: Config, problem: Problem, report: Callable[..., None]):
     def estimate(params, batch: Rollout, reward, last_observation) -> rtj.Estimate:
         """Time limits are truncations: they bootstrap from the value of the true final observation."""
         policy, values = net.apply(params, batch.observation)
+        last_value = net.apply(params, last_observation)[1]
+        if config.estimator in ("brax", "brax_drop_in"):
+            return braxs_estimate(batch, reward, values, last_value)
         boundaries = {
             "terminated": batch.terminated,
             "truncated": batch.truncated,
-            "bootstrap_value": net.apply(params, last_observation)[1],
+            "bootstrap_value": last_value,
             "final_values": net.apply(params, batch.final_observation)[1],
             "gamma": config.gamma,
             "lambda_": config.lambda_,
@@ -140,6 +119,18 @@ def make_train(config: Config, problem: Problem, report: Callable[..., None]):
             return rtj.Estimate(targets - values, targets)
         log_rhos = network.log_prob(policy, batch.action, problem.continuous) - batch.log_prob
         return rtj.vtrace(reward, values, log_rhos, **boundaries)
+
+    def braxs_estimate(batch: Rollout, reward, values, last_value) -> rtj.Estimate:
+        """By Brax's own function, or by the one here that takes its place: a time limit masks its step."""
+        function = rtj.compat.brax.compute_gae
+        if config.estimator == "brax":
+            from brax.training.agents.ppo.losses import compute_gae as function
+        truncation = (batch.truncated & ~batch.terminated).astype(reward.dtype)
+        termination = batch.terminated.astype(reward.dtype)
+        targets, advantages = function(
+            truncation, termination, reward, values, last_value, config.lambda_, config.gamma
+        )
+        return rtj.Estimate(advantages, targets)
 
     def loss(params, batch: Rollout, target: rtj.Estimate):
         policy, values = net.apply(params, batch.observation)
@@ -182,7 +173,7 @@ def make_train(config: Config, problem: Problem, report: Callable[..., None]):
     return train
 
 
-def make_evaluate(config: Config, problem: Problem, limit: int):
+def make_evaluate(config: Config, problem: Problem):
     """Returns `evaluate(parameters, key)`: the return of each environment's first episode under the policy's mode."""
     net = network.ActorCritic(problem.num_actions, problem.continuous)
 
@@ -200,7 +191,7 @@ def make_evaluate(config: Config, problem: Problem, limit: int):
             return t + 1, key, observation, state, alive & ~(terminated | truncated), returns
 
         def running(inner):
-            return (inner[0] < limit) & jnp.any(inner[4])
+            return (inner[0] < problem.limit) & jnp.any(inner[4])
 
         alive = jnp.ones(config.eval_episodes, bool)
         start = (jnp.int32(0), key, observation, state, alive, jnp.zeros(config.eval_episodes))

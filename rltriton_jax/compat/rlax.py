@@ -1,0 +1,416 @@
+"""The multistep functions of rlax, as of rlax 0.1.9: one sequence [T], batched by `jax.vmap`.
+
+Index t of an argument that ends in `_tm1` is step t; of one that ends in `_t` it is what step t led to. `discount_t` is
+gamma, and 0 where step t terminated.
+
+Gradients: as in rlax, `stop_target_gradients` with rlax's default of each function; to any order where nothing is
+stopped. Arguments are the sequences and scalars that rlax takes, or a ValueError says which is not.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rltriton_jax.estimators.gae import gae
+from rltriton_jax.estimators.lambda_returns import lambda_returns as native_lambda_returns
+from rltriton_jax.estimators.linear_recurrence import linear_recurrence
+from rltriton_jax.estimators.window import Window
+from rltriton_jax.scan.recurrence import Read
+
+
+class VTraceOutput(NamedTuple):
+    """What the V-trace functions for actor-critics return, each [T]."""
+
+    errors: jax.Array
+    pg_advantage: jax.Array
+    q_estimate: jax.Array
+
+
+def _check(**sequences: Any) -> None:
+    """All are sequences [T] of one length."""
+    (first, shape), *rest = [(name, jnp.shape(x)) for name, x in sequences.items()]
+    for name, other in [(first, shape), *rest]:
+        if len(other) != 1:
+            raise ValueError(f"{name} has shape {other}; pass one sequence, of shape (T,), and batch with jax.vmap.")
+        if other != shape:
+            raise ValueError(f"{name} has shape {other}, but {first} has shape {shape}; give them one length.")
+
+
+def _stopped(stop: Any, x: jax.Array) -> jax.Array:
+    return jax.lax.select(stop, jax.lax.stop_gradient(x), x)
+
+
+def _stopped_target(stop: Any, errors: jax.Array, values: jax.Array) -> jax.Array:
+    """The errors, whose targets (errors + values) are stopped."""
+    return jax.lax.select(stop, jax.lax.stop_gradient(errors + values) - values, errors)
+
+
+def lambda_returns(
+    r_t: jax.Array, discount_t: jax.Array, v_t: jax.Array, lambda_: Any = 1.0, stop_target_gradients: bool = False
+) -> jax.Array:
+    """G[t] = r + discount * ((1 - lambda_) * v + lambda_ * G[t+1]), with v at the end in place of G.
+
+    Args: `r_t`, `discount_t`, `v_t` [T]; `lambda_` a scalar or [T]. Returns [T].
+
+    References: Sutton & Barto 2018, Reinforcement Learning: An Introduction, section 12.1.
+    """
+    _check(r_t=r_t, discount_t=discount_t, v_t=v_t)
+    returns = native_lambda_returns(r_t, next_values=v_t, gamma=discount_t, lambda_=lambda_)
+    return _stopped(stop_target_gradients, returns)
+
+
+def discounted_returns(
+    r_t: jax.Array, discount_t: jax.Array, v_t: Any, stop_target_gradients: bool = False
+) -> jax.Array:
+    """G[t] = r + discount * G[t+1], with v at the end in place of G.
+
+    Args: `r_t`, `discount_t` [T]; `v_t` [T], of which the last entry counts, or a scalar. Returns [T].
+
+    References: Sutton & Barto 2018, Reinforcement Learning: An Introduction, section 3.3.
+    """
+    v_t = jnp.broadcast_to(v_t, jnp.shape(r_t)) if jnp.ndim(v_t) == 0 else v_t
+    return lambda_returns(r_t, discount_t, v_t, 1.0, stop_target_gradients)
+
+
+def n_step_bootstrapped_returns(
+    r_t: jax.Array,
+    discount_t: jax.Array,
+    v_t: jax.Array,
+    n: int,
+    lambda_t: Any = 1.0,
+    stop_target_gradients: bool = False,
+) -> jax.Array:
+    """The return of n rewards, then v: G = r + discount * ((1 - lambda) * v + lambda * G[t+1]), iterated n times.
+
+    Windows that reach beyond the end take v there. The n steps of every window are one scan, over [n, T].
+
+    Args: `r_t`, `discount_t`, `v_t` [T]; `n` 1 or more; `lambda_t` a scalar or [T]. Returns [T].
+
+    References: Sutton & Barto 2018, Reinforcement Learning: An Introduction, section 7.1.
+    """
+    _check(r_t=r_t, discount_t=discount_t, v_t=v_t)
+    if n < 1:
+        raise ValueError(f"n is {n}; a return has 1 step or more.")
+    steps = r_t.shape[0]
+    lambda_t = jnp.broadcast_to(lambda_t, (steps,)).astype(r_t.dtype)
+
+    def windows(x, beyond):
+        padded = jnp.concatenate([x, jnp.broadcast_to(beyond, (n - 1,)).astype(x.dtype)])
+        return jnp.stack([padded[i : i + steps] for i in range(n)])
+
+    r, discount, v, lambda_ = (
+        windows(x, beyond) for x, beyond in ((r_t, 0.0), (discount_t, 1.0), (v_t, v_t[-1]), (lambda_t, 1.0))
+    )
+    returns = linear_recurrence(discount * lambda_, r + discount * (1 - lambda_) * v, initial=v[-1], reverse=True)[0]
+    return _stopped(stop_target_gradients, returns)
+
+
+def _corrected_coefficients(reward, value, next_value, rho, next_rho, discount, lambda_):
+    return discount * next_rho * lambda_, reward + discount * next_value - value
+
+
+def _corrected_outputs(reward, value, next_value, rho, next_rho, discount, lambda_, x, previous):
+    return (rho * x,)
+
+
+def importance_corrected_td_errors(
+    r_t: jax.Array,
+    discount_t: jax.Array,
+    rho_tm1: jax.Array,
+    lambda_: Any,
+    values: jax.Array,
+    stop_target_gradients: bool = False,
+) -> jax.Array:
+    """rho * x with x[t] = r + discount * v[t+1] - v[t] + discount * rho[t+1] * lambda_ * x[t+1].
+
+    Args: `r_t`, `discount_t`, `rho_tm1` [T]; `values` [T + 1]; `lambda_` a scalar or [T]. Returns [T].
+
+    References: Sutton et al. 2014, A new Q(lambda) with interim forward view and Monte Carlo equivalence,
+    http://proceedings.mlr.press/v32/sutton14.html.
+    """
+    _check(r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1)
+    _check(r_t=r_t, **{"values[1:]": values[1:]})
+    window = Window("r_t", r_t, 0)
+    reads = (
+        Read("r_t"),
+        window.step("values", values, extra_row=True),
+        Read("values", 1),
+        window.step("rho_tm1", rho_tm1),
+        Read("rho_tm1", 1),
+        window.step("discount_t", discount_t),
+        window.coefficient("lambda_", lambda_),
+    )
+    (errors,) = window.scan(
+        _corrected_coefficients, _corrected_outputs, reads, num_outputs=1, reverse=True, implementation=None
+    )
+    return _stopped_target(stop_target_gradients, errors, values[:-1])
+
+
+def truncated_generalized_advantage_estimation(
+    r_t: jax.Array, discount_t: jax.Array, lambda_: Any, values: jax.Array, stop_target_gradients: bool = False
+) -> jax.Array:
+    """A[t] = r + discount * v[t+1] - v[t] + discount * lambda_ * A[t+1].
+
+    Args: `r_t`, `discount_t` [T]; `lambda_` a scalar or [T]; `values` [T + 1]. Returns [T].
+
+    References: Schulman et al. 2016, High-Dimensional Continuous Control Using Generalized Advantage Estimation,
+    https://arxiv.org/abs/1506.02438.
+    """
+    _check(r_t=r_t, discount_t=discount_t)
+    _check(r_t=r_t, **{"values[1:]": values[1:]})
+    advantages = gae(r_t, values, gamma=discount_t, lambda_=lambda_).advantages
+    return _stopped(stop_target_gradients, advantages)
+
+
+def _corrected(clipped_rho, c, value, next_value, reward, discount, learnable):
+    """V-trace's (w, u); a step that is not learnable hands on what comes from the next."""
+    delta = clipped_rho * (reward + discount * next_value - value)
+    return jnp.where(learnable, discount * c, 1.0), jnp.where(learnable, delta, 0.0)
+
+
+def _vtrace_coefficients(value, next_value, reward, discount, rho, lambda_, clip, learnable):
+    c = jnp.minimum(1.0, rho) * lambda_
+    return _corrected(jnp.minimum(clip, rho), c, value, next_value, reward, discount, learnable)
+
+
+def _vtrace_outputs(value, next_value, reward, discount, rho, lambda_, clip, learnable, x, previous):
+    return (x,)
+
+
+def _leaky(alpha, clip, rho):
+    return (1.0 - alpha) * rho + alpha * jnp.minimum(clip, rho)
+
+
+def _leaky_coefficients(value, next_value, reward, discount, rho, lambda_, clip, learnable, alpha):
+    c = _leaky(alpha, 1.0, rho) * lambda_
+    return _corrected(_leaky(alpha, clip, rho), c, value, next_value, reward, discount, learnable)
+
+
+def _leaky_outputs(value, next_value, reward, discount, rho, lambda_, clip, learnable, alpha, x, previous):
+    return (x,)
+
+
+def _vtrace_errors(v_tm1, v_t, r_t, discount_t, rho_tm1, alpha, lambda_, clip_rho_threshold, stop, sample_mask):
+    """V-trace, leaky where `alpha` is not None."""
+    _check(v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1)
+    window = Window("v_tm1", v_tm1, 0)
+    reads = (
+        Read("v_tm1"),
+        window.step("v_t", v_t),
+        window.step("r_t", r_t),
+        window.step("discount_t", discount_t),
+        window.step("rho_tm1", rho_tm1),
+        window.coefficient("lambda_", lambda_),
+        window.coefficient("clip_rho_threshold", clip_rho_threshold),
+        window.flag("sample_mask", jnp.ones_like(rho_tm1, bool) if sample_mask is None else sample_mask),
+    )
+    coefficients, outputs = _vtrace_coefficients, _vtrace_outputs
+    if alpha is not None:
+        coefficients, outputs = _leaky_coefficients, _leaky_outputs
+        reads = (*reads, window.coefficient("alpha", alpha))
+    (errors,) = window.scan(coefficients, outputs, reads, num_outputs=1, reverse=True, implementation=None)
+    return _stopped_target(stop, errors, v_tm1)
+
+
+def _advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_):
+    """q = r + discount * (lambda * target[t+1] + (1 - lambda) * v_tm1[t+1]), with v_t at the end."""
+    ahead = (errors + v_tm1)[1:]
+    lambda_ = jnp.broadcast_to(lambda_, r_t.shape).astype(r_t.dtype)[:-1]
+    q_bootstrap = jnp.concatenate([lambda_ * ahead + (1 - lambda_) * v_tm1[1:], v_t[-1:]])
+    q_estimate = r_t + discount_t * q_bootstrap
+    return VTraceOutput(errors, clipped_rho * (q_estimate - v_tm1), q_estimate)
+
+
+def vtrace(
+    v_tm1: jax.Array,
+    v_t: jax.Array,
+    r_t: jax.Array,
+    discount_t: jax.Array,
+    rho_tm1: jax.Array,
+    lambda_: Any = 1.0,
+    clip_rho_threshold: Any = 1.0,
+    stop_target_gradients: bool = True,
+    sample_mask: jax.Array | None = None,
+) -> jax.Array:
+    """V-trace errors: x[t] = min(clip, rho) * (r + discount * v_t - v_tm1) + discount * lambda_ * min(1, rho) * x[t+1].
+
+    Where `sample_mask` is False, x[t] = x[t+1].
+
+    Args: `v_tm1`, `v_t`, `r_t`, `discount_t`, `rho_tm1` [T]; `lambda_` a scalar or [T]; `sample_mask` flags [T].
+    Returns [T].
+
+    References: Espeholt et al. 2018, IMPALA, https://arxiv.org/abs/1802.01561.
+    """
+    return _vtrace_errors(
+        v_tm1, v_t, r_t, discount_t, rho_tm1, None, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
+    )
+
+
+def leaky_vtrace(
+    v_tm1: jax.Array,
+    v_t: jax.Array,
+    r_t: jax.Array,
+    discount_t: jax.Array,
+    rho_tm1: jax.Array,
+    alpha_: Any = 1.0,
+    lambda_: Any = 1.0,
+    clip_rho_threshold: Any = 1.0,
+    stop_target_gradients: bool = True,
+    sample_mask: jax.Array | None = None,
+) -> jax.Array:
+    """`vtrace` with each clipped ratio mixed with the plain one: (1 - alpha_) * rho + alpha_ * min(clip, rho).
+
+    Args: as in `vtrace`; `alpha_` a scalar. Returns [T].
+
+    References: Zahavy et al. 2020, A Self-Tuning Actor-Critic Algorithm, https://arxiv.org/abs/2002.12928.
+    """
+    return _vtrace_errors(
+        v_tm1, v_t, r_t, discount_t, rho_tm1, alpha_, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
+    )
+
+
+def vtrace_td_error_and_advantage(
+    v_tm1: jax.Array,
+    v_t: jax.Array,
+    r_t: jax.Array,
+    discount_t: jax.Array,
+    rho_tm1: jax.Array,
+    lambda_: Any = 1.0,
+    clip_rho_threshold: Any = 1.0,
+    clip_pg_rho_threshold: Any = 1.0,
+    stop_target_gradients: bool = True,
+    sample_mask: jax.Array | None = None,
+) -> VTraceOutput:
+    """`vtrace`, and the policy gradient's advantage min(clip_pg, rho) * (q - v_tm1) with the q of V-trace's targets.
+
+    As in rlax, q at a step that is cut off by `lambda_` = 0 still reads v_tm1[t+1], of the next episode after a
+    truncation; `rltriton_jax.vtrace` reads the true successor's value.
+
+    Args: as in `vtrace`. Returns `VTraceOutput(errors, pg_advantage, q_estimate)`, each [T].
+
+    References: Espeholt et al. 2018, IMPALA, https://arxiv.org/abs/1802.01561.
+    """
+    errors = vtrace(
+        v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
+    )
+    clipped_rho = jnp.minimum(clip_pg_rho_threshold, rho_tm1)
+    return _advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_)
+
+
+def leaky_vtrace_td_error_and_advantage(
+    v_tm1: jax.Array,
+    v_t: jax.Array,
+    r_t: jax.Array,
+    discount_t: jax.Array,
+    rho_tm1: jax.Array,
+    alpha: Any = 1.0,
+    lambda_: Any = 1.0,
+    clip_rho_threshold: Any = 1.0,
+    clip_pg_rho_threshold: Any = 1.0,
+    stop_target_gradients: bool = True,
+    sample_mask: jax.Array | None = None,
+) -> VTraceOutput:
+    """`vtrace_td_error_and_advantage` with every clipped ratio mixed with the plain one, as in `leaky_vtrace`.
+
+    Args: as in `leaky_vtrace`. Returns `VTraceOutput(errors, pg_advantage, q_estimate)`, each [T].
+
+    References: Zahavy et al. 2020, A Self-Tuning Actor-Critic Algorithm, https://arxiv.org/abs/2002.12928.
+    """
+    errors = leaky_vtrace(
+        v_tm1, v_t, r_t, discount_t, rho_tm1, alpha, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
+    )
+    clipped_rho = _leaky(alpha, clip_pg_rho_threshold, rho_tm1)
+    return _advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_)
+
+
+def _general_coefficients(reward, q, v, discount, c):
+    return discount * c, reward + discount * (v - c * q)
+
+
+def _general_outputs(reward, q, v, discount, c, x, previous):
+    return (x,)
+
+
+def general_off_policy_returns_from_q_and_v(
+    q_t: jax.Array,
+    v_t: jax.Array,
+    r_t: jax.Array,
+    discount_t: jax.Array,
+    c_t: jax.Array,
+    stop_target_gradients: bool = False,
+) -> jax.Array:
+    """G[t] = r + discount * (v - c * q + c * G[t+1]), and r + discount * v at the last step.
+
+    Args: `v_t`, `r_t`, `discount_t` [K]; `q_t`, `c_t` [K - 1]. Returns [K].
+
+    References: Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning,
+    https://arxiv.org/abs/1606.02647.
+    """
+    _check(r_t=r_t, v_t=v_t, discount_t=discount_t)
+    _check(**{"r_t[:-1]": r_t[:-1]}, q_t=q_t, c_t=c_t)
+    window = Window("r_t", r_t, 0)
+    reads = (
+        Read("r_t"),
+        window.step("q_t", jnp.pad(q_t, (0, 1))),
+        window.step("v_t", v_t),
+        window.step("discount_t", discount_t),
+        window.step("c_t", jnp.pad(c_t, (0, 1))),
+    )
+    (returns,) = window.scan(
+        _general_coefficients, _general_outputs, reads, num_outputs=1, reverse=True, implementation=None
+    )
+    return _stopped(stop_target_gradients, returns)
+
+
+def _of_action(x, actions):
+    return jnp.take_along_axis(x, actions[:, None], axis=-1)[:, 0]
+
+
+def general_off_policy_returns_from_action_values(
+    q_t: jax.Array,
+    a_t: jax.Array,
+    r_t: jax.Array,
+    discount_t: jax.Array,
+    c_t: jax.Array,
+    pi_t: jax.Array,
+    stop_target_gradients: bool = False,
+) -> jax.Array:
+    """`general_off_policy_returns_from_q_and_v` with v = E_pi q, and q of the actions taken.
+
+    Args: `q_t`, `pi_t` [K, A]; `a_t` integers [K]; `r_t`, `discount_t`, `c_t` [K]. Returns [K].
+
+    References: Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning,
+    https://arxiv.org/abs/1606.02647.
+    """
+    if jnp.ndim(q_t) != 2 or jnp.shape(q_t) != jnp.shape(pi_t):
+        raise ValueError(f"q_t has shape {jnp.shape(q_t)} and pi_t {jnp.shape(pi_t)}; give both the shape (K, A).")
+    _check(r_t=r_t, a_t=a_t, discount_t=discount_t, c_t=c_t, **{"q_t[:, 0]": q_t[:, 0]})
+    v_t = jnp.sum(pi_t * q_t, axis=-1)
+    q_a_t = _of_action(q_t, a_t)
+    return general_off_policy_returns_from_q_and_v(q_a_t[:-1], v_t, r_t, discount_t, c_t[:-1], stop_target_gradients)
+
+
+def retrace(
+    q_tm1: jax.Array,
+    q_t: jax.Array,
+    a_tm1: jax.Array,
+    a_t: jax.Array,
+    r_t: jax.Array,
+    discount_t: jax.Array,
+    pi_t: jax.Array,
+    mu_t: jax.Array,
+    lambda_: Any,
+    eps: float = 1e-8,
+    stop_target_gradients: bool = True,
+) -> jax.Array:
+    """Retrace errors: the general off-policy returns with c = lambda_ * min(1, pi / (mu + eps)), less q of a_tm1.
+
+    Args: `q_tm1`, `q_t`, `pi_t` [K, A]; `a_tm1`, `a_t` integers [K]; `r_t`, `discount_t`, `mu_t` [K]. Returns [K].
+
+    References: Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning,
+    https://arxiv.org/abs/1606.02647.
+    """
+    c_t = jnp.minimum(1.0, _of_action(pi_t, a_t) / (mu_t + eps)) * lambda_
+    targets = general_off_policy_returns_from_action_values(q_t, a_t, r_t, discount_t, c_t, pi_t)
+    return _stopped(stop_target_gradients, targets) - _of_action(q_tm1, a_tm1)

@@ -1,0 +1,134 @@
+"""`python -m rltriton_jax doctor`: versions, devices, what runs where and why, a self-test, and known trouble."""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rltriton_jax.bench import cases
+from rltriton_jax.scan import launch
+
+PACKAGES = (
+    "rltriton-jax", "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "jax-triton",
+    "triton", "numpy", "flax", "optax", "gymnax", "brax", "rlax",
+)  # fmt: skip
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for a bug report")
+
+
+def run(options: argparse.Namespace) -> int:
+    report = examine()
+    print(json.dumps(report, indent=1) if options.json else text(report))
+    return int(bool(report["problems"]))
+
+
+def examine() -> dict[str, Any]:
+    """Everything that the report says; `problems` is empty where all is well."""
+    versions = dict(_versions())
+    errors = dict(_self_test())
+    problems = [*_problems(versions), *_failures(errors)]
+    return {
+        "python": sys.version.split()[0],
+        "system": platform.platform(),
+        "versions": versions,
+        "devices": [f"{d.platform}:{d.id} {d.device_kind}" for d in jax.devices()],
+        "implementations": _implementations(),
+        "self_test": {"device": jax.default_backend(), "ulps": errors},
+        "problems": problems,
+        "notes": list(_notes()),
+    }
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in PACKAGES:
+        try:
+            yield name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+
+
+def _implementations() -> dict[str, str]:
+    """What `implementation=None` runs on each platform, and why."""
+    problem = launch.problem()
+    gpu = "triton" if problem is None else f"associative_scan, as the kernel cannot run: {problem}"
+    return {"cpu": "associative_scan, the default there", "cuda": gpu, "rocm": gpu, "others": "associative_scan"}
+
+
+def _self_test() -> Iterator[tuple[str, float]]:
+    """The error of each estimator on the default device, in both layouts, against float64."""
+    for case in cases.CASES:
+        worst = 0.0
+        for time_major in (True, False):
+            arrays = case.inputs(np.random.default_rng(0), 48, 200, time_major)
+            worst = max(worst, cases.ulps(case.function(time_major)(arrays), case.reference(arrays, time_major)))
+        yield case.name, round(worst, 2)
+
+
+def _failures(errors: dict[str, float]) -> Iterator[str]:
+    for name, error in errors.items():
+        if not error <= cases.BOUND:
+            yield (
+                f"{name} is off by {error} units in the last place on {jax.default_backend()}, where {cases.BOUND} are "
+                "the bound; report it, and use implementation='scan' meanwhile"
+            )
+
+
+def _problems(versions: dict[str, str]) -> Iterator[str]:
+    """What is known not to work together, each with what mends it."""
+    on_gpu = jax.default_backend() == "gpu"
+    if on_gpu and (problem := launch.problem()) is not None:
+        yield f"the Triton kernel cannot run: {problem}"
+    if not on_gpu and Path("/dev/nvidia0").exists():
+        yield f"this machine has an NVIDIA GPU that JAX does not use; install its plugin with {launch.INSTALL}"
+    for name in ("jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin"):
+        ours, jaxs = versions.get(name), versions["jax"]
+        if ours is not None and ours.split(".")[:3] != jaxs.split(".")[:3]:
+            yield f"{name} {ours} and jax {jaxs} differ; upgrade them together: pip install -U jax {name}=={jaxs}"
+    triton, jax_triton = (_numbers(versions.get(name)) for name in ("triton", "jax-triton"))
+    if triton and jax_triton and jax_triton < (0, 4) and triton >= (3, 7):
+        yield (
+            f"triton {versions['triton']} writes PTX that JAX's ptxas may not read, and jax-triton "
+            f"{versions['jax-triton']} cannot ask for older; pip install 'triton<3.7', or 'jax-triton>=0.4.1' on "
+            "Python 3.12"
+        )
+    if triton and jax_triton and jax_triton >= (0, 4) and triton < (3, 7):
+        yield (
+            f"jax-triton {versions['jax-triton']} needs triton 3.7 or newer, but {versions['triton']} is installed; "
+            "pip install -U triton"
+        )
+
+
+def _numbers(version: str | None) -> tuple[int, ...] | None:
+    return None if version is None else tuple(int(n) for n in version.split(".")[:2])
+
+
+def _notes() -> Iterator[str]:
+    if launch.problem() is not None and jax.default_backend() != "gpu":
+        yield f"no kernel here, and none needed on {jax.default_backend()}: {launch.problem()}"
+    if sys.platform != "linux":
+        yield f"Triton has no wheels for {sys.platform}: the plain JAX implementations run"
+    if importlib.util.find_spec("brax") and not hasattr(jax, "device_put_replicated"):
+        yield "brax's own ppo.train needs jax.device_put_replicated, which this JAX lacks; its environments work"
+
+
+def text(report: dict[str, Any]) -> str:
+    lines = [f"python {report['python']} on {report['system']}"]
+    lines += [f"  {name} {version}" for name, version in report["versions"].items()]
+    lines += ["devices", *(f"  {d}" for d in report["devices"])]
+    lines += ["implementation=None runs", *(f"  {k}: {v}" for k, v in report["implementations"].items())]
+    lines += [f"self-test on {report['self_test']['device']}, error in units in the last place ({cases.BOUND} allowed)"]
+    lines += [f"  {name}: {error}" for name, error in report["self_test"]["ulps"].items()]
+    lines += [f"note: {n}" for n in report["notes"]]
+    lines += [f"PROBLEM: {p}" for p in report["problems"]]
+    lines += ["all is well" if not report["problems"] else f"{len(report['problems'])} problem(s)"]
+    return "\n".join(lines)

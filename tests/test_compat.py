@@ -1,0 +1,200 @@
+"""The drop-ins against their originals: signatures, results, gradients, and rlax's own tests."""
+
+import inspect
+import os
+import subprocess
+import sys
+from functools import partial
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rltriton_jax import compat
+
+STEPS = 23
+RLAX = [
+    "discounted_returns",
+    "general_off_policy_returns_from_action_values",
+    "general_off_policy_returns_from_q_and_v",
+    "importance_corrected_td_errors",
+    "lambda_returns",
+    "leaky_vtrace",
+    "leaky_vtrace_td_error_and_advantage",
+    "n_step_bootstrapped_returns",
+    "retrace",
+    "truncated_generalized_advantage_estimation",
+    "vtrace",
+    "vtrace_td_error_and_advantage",
+]
+
+
+@pytest.fixture(scope="module")
+def rlax():
+    """Everything of rlax by one name; it does not export all of its functions, nor bear strict promotion."""
+    pytest.importorskip("rlax")
+    from rlax._src import multistep, value_learning, vtrace
+
+    with jax.numpy_dtype_promotion("standard"):
+        yield SimpleNamespace(**vars(multistep) | vars(vtrace) | {"retrace": value_learning.retrace})
+
+
+def sequence(name, rng):
+    """A random argument by its name in rlax."""
+    length = STEPS
+    if name == "values":
+        length += 1
+    if name.startswith("a_t"):
+        return rng.integers(0, 5, size=length)
+    if name == "sample_mask":
+        return rng.random(length) < 0.7
+    if name == "discount_t":
+        return (0.95 * (rng.random(length) > 0.15)).astype("float32")
+    if name.startswith("rho"):
+        return np.exp(0.5 * rng.normal(size=length)).astype("float32")
+    if name in ("mu_t", "c_t"):
+        return rng.uniform(0.1, 1, size=length).astype("float32")
+    if name == "pi_t":
+        return rng.dirichlet(np.ones(5), size=length).astype("float32")
+    return rng.normal(size=length).astype("float32")
+
+
+def arguments(name, rng, *, per_step):
+    """Random arguments of an rlax function; lambdas per step, or not."""
+    of_actions = name in ("retrace", "general_off_policy_returns_from_action_values")
+    out = {}
+    for key in inspect.signature(getattr(compat.rlax, name)).parameters:
+        if key == "stop_target_gradients" or key == "eps":
+            continue
+        if key.startswith("lambda"):
+            out[key] = rng.uniform(0.3, 1, size=STEPS).astype("float32") if per_step else 0.9
+        elif key.startswith("alpha"):
+            out[key] = 0.7
+        elif key.startswith("clip"):
+            out[key] = 1.3
+        elif key == "n":
+            out[key] = 4
+        elif key == "sample_mask":
+            out[key] = sequence(key, rng) if per_step else None
+        elif key.startswith("q_t") and of_actions:
+            out[key] = rng.normal(size=(STEPS, 5)).astype("float32")
+        else:
+            out[key] = sequence(key, rng)
+    if name == "general_off_policy_returns_from_q_and_v":
+        out["q_t"], out["c_t"] = out["q_t"][:-1], out["c_t"][:-1]
+    return out
+
+
+def moving(kwargs):
+    """The arguments that are differentiated: float sequences and alpha."""
+    return {k: v for k, v in kwargs.items() if k.startswith("alpha") or getattr(v, "dtype", None) == np.float32}
+
+
+def value_and_gradient(function, kwargs, weights):
+    def loss(floats):
+        results = jax.tree.leaves(function(**{**kwargs, **floats}))
+        return sum(jnp.vdot(w, r) for w, r in zip(weights, results)), tuple(results)
+
+    (_, results), gradient = jax.value_and_grad(loss, has_aux=True)(moving(kwargs))
+    return results, gradient
+
+
+def assert_same(got, want):
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(g, w, rtol=2e-5, atol=2e-5 * max(1.0, float(np.abs(w).max())))
+
+
+@pytest.mark.parametrize("name", RLAX)
+def test_signatures_are_rlaxs(name, rlax):
+    ours, theirs = (inspect.signature(f).parameters for f in (getattr(compat.rlax, name), getattr(rlax, name)))
+    assert [(p.name, p.default, p.kind) for p in ours.values()] == [
+        (p.name, p.default, p.kind) for p in theirs.values()
+    ]
+
+
+@pytest.mark.parametrize("per_step", [False, True], ids=["scalars", "per step"])
+@pytest.mark.parametrize("stop", [False, True])
+@pytest.mark.parametrize("name", RLAX)
+def test_results_and_gradients_are_rlaxs(name, stop, per_step, rlax, rng):
+    kwargs = arguments(name, rng, per_step=per_step)
+    weights = rng.normal(size=(3, STEPS)).astype("float32")
+    both = [partial(getattr(m, name), stop_target_gradients=stop) for m in (compat.rlax, rlax)]
+    got, want = (value_and_gradient(f, kwargs, weights) for f in both)
+    assert_same(got, want)
+
+
+def test_results_have_rlaxs_type(rng, rlax):
+    kwargs = arguments("vtrace_td_error_and_advantage", rng, per_step=False)
+    got = compat.rlax.vtrace_td_error_and_advantage(**kwargs)
+    assert got._fields == rlax.vtrace_td_error_and_advantage(**kwargs)._fields
+
+
+def test_a_batch_by_vmap_is_one_scan(rng):
+    kwargs = {k: np.stack([v] * 3, 1) for k, v in arguments("vtrace", rng, per_step=True).items() if np.ndim(v)}
+    batched = jax.vmap(lambda a: compat.rlax.vtrace(**a), 1, 1)
+    assert str(jax.make_jaxpr(batched)(kwargs)).count("affine_scan[") == 1
+    assert batched(kwargs).shape == (STEPS, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"r_t": np.zeros((STEPS, 2), "f")}, r"r_t has shape \(23, 2\).*vmap"),
+     ({"v_t": np.zeros(9, "f")}, r"v_t has shape \(9,\), but v_tm1 has shape \(23,\)"),
+     ({"lambda_": np.zeros(4, "f")}, r"lambda_ has shape \(4,\), but v_tm1 has shape \(23,\)")],
+)  # fmt: skip
+def test_arguments_that_do_not_fit_are_named(change, message, rng):
+    with pytest.raises(ValueError, match=message):
+        compat.rlax.vtrace(**{**arguments("vtrace", rng, per_step=False), **change})
+
+
+PATCH = """
+import rlax._src.multistep, rlax._src.value_learning, rlax._src.vtrace
+from rltriton_jax.compat import rlax as ours
+for module in (rlax._src.multistep, rlax._src.value_learning, rlax._src.vtrace):
+    for name in {names}:
+        if hasattr(module, name):
+            setattr(module, name, getattr(ours, name))
+"""
+
+
+@pytest.mark.slow
+def test_rlaxs_own_tests_pass_on_the_drop_ins(tmp_path, rlax):
+    (tmp_path / "patched_rlax.py").write_text(PATCH.format(names=RLAX))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "patched_rlax", "-p", "no:cacheprovider", "--pyargs"]
+    command += ["rlax._src.multistep_test", "rlax._src.vtrace_test", "rlax._src.value_learning_test"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTEST_ADDOPTS": ""}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=600)
+    assert result.returncode == 0, result.stdout[-3000:]
+
+
+@pytest.fixture(scope="module")
+def brax_losses():
+    return pytest.importorskip("brax.training.agents.ppo.losses", reason="brax is not installed")
+
+
+def brax_arguments(rng):
+    truncation = (rng.random((STEPS, 4)) < 0.15).astype("float32")
+    termination = (rng.random((STEPS, 4)) < 0.15).astype("float32")
+    rewards, values = rng.normal(size=(2, STEPS, 4)).astype("float32")
+    return truncation, termination, rewards, values, rng.normal(size=4).astype("float32")
+
+
+def test_the_signature_is_braxs(brax_losses):
+    ours, theirs = (
+        inspect.signature(f).parameters.values() for f in (compat.brax.compute_gae, brax_losses.compute_gae)
+    )
+    assert [(p.name, p.default) for p in ours] == [(p.name, p.default) for p in theirs]
+
+
+@pytest.mark.parametrize("options", [{}, {"lambda_": 0.9, "discount": 0.97}])
+def test_results_are_braxs_both_flags_at_once_included(options, brax_losses, rng):
+    args = brax_arguments(rng)
+    assert_same(compat.brax.compute_gae(*args, **options), brax_losses.compute_gae(*args, **options))
+
+
+def test_braxs_targets_are_stopped(rng):
+    truncation, termination, rewards, values, last = brax_arguments(rng)
+    loss = lambda v: sum(jnp.sum(x) for x in compat.brax.compute_gae(truncation, termination, rewards, v, last))
+    assert not np.any(jax.grad(loss)(values))
