@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import rltriton_jax as rtj
 from rltriton_jax.__main__ import main
 from rltriton_jax.train.config import Config
+from rltriton_jax.train.estimates import ESTIMATES, Steps
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,20 @@ def test_a_short_run_writes_its_results(estimator, tmp_path, capsys):
     assert result["steps"] == 4096 and result["eval_episodes"] >= 64 and result["eval_mean_return"] > 5
     assert (tmp_path / f"CartPole-v1-{estimator}-seed0.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / f"CartPole-v1-{estimator}-seed0.json").read_text()) == result
+
+
+PAIRS = [("hand_written", "hand_written_drop_in"), ("rlax", "rlax_drop_in"), ("brax", "brax_drop_in")]
+
+
+@pytest.mark.parametrize(("original", "drop_in"), PAIRS)
+def test_a_drop_in_gives_the_learner_the_same_targets(original, drop_in, rng):
+    if original != "hand_written":
+        pytest.importorskip(original)
+    values = [rng.normal(size=(9, 4)).astype("float32") for _ in range(3)]
+    flags = [jnp.asarray(rng.random((9, 4)) < 0.2) for _ in range(2)]
+    steps = Steps(values[0], values[1], values[1][0], values[2], *flags, jnp.zeros((9, 4)))
+    for got, want in zip(ESTIMATES[drop_in](steps, Config()), ESTIMATES[original](steps, Config())):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 def test_cartpole_is_learned(tmp_path, capsys):
@@ -99,7 +114,7 @@ def test_time_limits_bootstrap_from_the_true_final_observation(monkeypatch):
         seen.update(kwargs, rewards=rewards, values=values)
         return rtj.Estimate(rewards, values)
 
-    monkeypatch.setattr(ppo.rtj, "gae", spy)
+    monkeypatch.setattr(rtj, "gae", spy)
     config = Config(num_envs=4, num_steps=8, steps=32, minibatches=1, epochs=1)
     jaxpr = jax.make_jaxpr(ppo.make_train(config, problem, lambda *_: None))(jax.random.key(0))
     assert {"terminated", "truncated", "bootstrap_value", "final_values"} <= seen.keys() and jaxpr

@@ -13,8 +13,7 @@ import numpy as np
 from rltriton_jax.__main__ import CommandError
 from rltriton_jax.scan.implementation import IMPLEMENTATIONS
 from rltriton_jax.train.config import Config
-
-ESTIMATORS = ("gae", "lambda_returns", "vtrace", "brax_drop_in", "brax")
+from rltriton_jax.train.estimates import ESTIMATES
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-envs", type=int, default=defaults.num_envs, help="parallel environments (%(default)s)")
     parser.add_argument("--num-steps", type=int, default=defaults.num_steps, help="steps per rollout (%(default)s)")
     parser.add_argument("--seed", type=int, default=defaults.seed)
-    parser.add_argument("--estimator", choices=ESTIMATORS, default=defaults.estimator, help="default %(default)s")
+    parser.add_argument("--estimator", choices=ESTIMATES, default=defaults.estimator, help="default %(default)s")
     parser.add_argument("--implementation", choices=IMPLEMENTATIONS, help="of the scan; left out, the platform's own")
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder for results (default %(default)s)")
 
@@ -61,6 +60,8 @@ def run(options: argparse.Namespace) -> None:
         begin = time.perf_counter()
         try:
             compiled = jax.jit(ppo.make_train(config, problem, report)).lower(key).compile()
+        except ImportError as error:
+            raise CommandError(f"--estimator {config.estimator} needs a library: {error}") from error
         except ValueError as error:
             if not str(error).startswith("implementation="):
                 raise

@@ -15,6 +15,7 @@ from flax.training.train_state import TrainState
 import rltriton_jax as rtj
 from rltriton_jax.train import network
 from rltriton_jax.train.config import Config
+from rltriton_jax.train.estimates import ESTIMATES, Steps
 from rltriton_jax.train.problems import Problem
 
 
@@ -98,39 +99,18 @@ def make_train(config: Config, problem: Problem, report: Callable[..., None]):
         return Scaling(jnp.where(done[-1], 0.0, returns[-1]), moment, steps), reward
 
     def estimate(params, batch: Rollout, reward, last_observation) -> rtj.Estimate:
-        """Time limits are truncations: they bootstrap from the value of the true final observation."""
         policy, values = net.apply(params, batch.observation)
-        last_value = net.apply(params, last_observation)[1]
-        if config.estimator in ("brax", "brax_drop_in"):
-            return braxs_estimate(batch, reward, values, last_value)
-        boundaries = {
-            "terminated": batch.terminated,
-            "truncated": batch.truncated,
-            "bootstrap_value": last_value,
-            "final_values": net.apply(params, batch.final_observation)[1],
-            "gamma": config.gamma,
-            "lambda_": config.lambda_,
-            "implementation": config.implementation,
-        }
-        if config.estimator == "gae":
-            return rtj.gae(reward, values, **boundaries)
-        if config.estimator == "lambda_returns":
-            targets = rtj.lambda_returns(reward, values, **boundaries)
-            return rtj.Estimate(targets - values, targets)
-        log_rhos = network.log_prob(policy, batch.action, problem.continuous) - batch.log_prob
-        return rtj.vtrace(reward, values, log_rhos, **boundaries)
-
-    def braxs_estimate(batch: Rollout, reward, values, last_value) -> rtj.Estimate:
-        """By Brax's own function, or by the one here that takes its place: a time limit masks its step."""
-        function = rtj.compat.brax.compute_gae
-        if config.estimator == "brax":
-            from brax.training.agents.ppo.losses import compute_gae as function
-        truncation = (batch.truncated & ~batch.terminated).astype(reward.dtype)
-        termination = batch.terminated.astype(reward.dtype)
-        targets, advantages = function(
-            truncation, termination, reward, values, last_value, config.lambda_, config.gamma
+        log_prob = network.log_prob(policy, batch.action, problem.continuous)
+        steps = Steps(
+            reward,
+            values,
+            net.apply(params, last_observation)[1],
+            net.apply(params, batch.final_observation)[1],
+            batch.terminated,
+            batch.truncated,
+            log_prob - batch.log_prob,
         )
-        return rtj.Estimate(advantages, targets)
+        return ESTIMATES[config.estimator](steps, config)
 
     def loss(params, batch: Rollout, target: rtj.Estimate):
         policy, values = net.apply(params, batch.observation)
