@@ -51,6 +51,7 @@ class Carry(NamedTuple):
 def make_train(config: Config, problem: Problem, report: Callable[..., None]):
     """Returns `train(key) -> (parameters, history)`; calls `report(update, mean_return)` after each update."""
     net = network.ActorCritic(problem.num_actions, problem.continuous)
+    apply: Callable[..., Any] = net.apply
 
     def init(key):
         key, key_net, key_env = jax.random.split(key, 3)
@@ -99,13 +100,13 @@ def make_train(config: Config, problem: Problem, report: Callable[..., None]):
         return Scaling(jnp.where(done[-1], 0.0, returns[-1]), moment, steps), reward
 
     def estimate(params, batch: Rollout, reward, last_observation) -> rtj.Estimate:
-        policy, values = net.apply(params, batch.observation)
+        policy, values = apply(params, batch.observation)
         log_prob = network.log_prob(policy, batch.action, problem.continuous)
         steps = Steps(
             reward,
             values,
-            net.apply(params, last_observation)[1],
-            net.apply(params, batch.final_observation)[1],
+            apply(params, last_observation)[1],
+            apply(params, batch.final_observation)[1],
             batch.terminated,
             batch.truncated,
             log_prob - batch.log_prob,
