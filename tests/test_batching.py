@@ -7,6 +7,7 @@ import pytest
 from cases import ESTIMATORS, arguments, outputs, primitives
 
 import rltriton_jax as rtj
+from rltriton_jax.scan import launch
 
 
 @pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
@@ -53,6 +54,22 @@ def test_a_sweep_reads_one_rollout(rng):
                if e.primitive.name == "affine_scan"]  # fmt: skip
     shapes = dict(zip(scan.params["recurrence"].operands, (i.aval.shape for i in scan.invars)))
     assert shapes["rewards"] == (1, 5, 3) and shapes["gamma"] == (32, 1, 1)
+
+
+@pytest.mark.parametrize("implementation", ["associative_scan", "scan", "interpret"])
+@pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
+def test_vmap_over_one_argument_alone_is_a_loop(case, implementation, rng):
+    """Each float argument in turn: what does not depend on it keeps its size, and must still meet what does."""
+    if implementation == "interpret" and launch.problem() is not None:
+        pytest.skip(launch.problem())
+    kwargs = {**arguments(case, rng, 5, (2,)), "implementation": implementation}
+    for name, x in kwargs.items():
+        if getattr(x, "dtype", None) != np.float32:
+            continue
+        one = lambda x, name=name: outputs(case.function(**{**kwargs, name: x}))
+        several = np.stack([x, 0.9 * x, 0.8 * x])
+        for got, *want in zip(jax.vmap(one)(several), *(one(x) for x in several), strict=True):
+            np.testing.assert_allclose(got, np.stack(want), rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 def test_vmap_of_a_jitted_and_jit_of_a_vmapped_estimator_agree(rng):

@@ -106,6 +106,7 @@ def reduce_composites(w, u, *, axis: int, reverse: bool):
 
 
 def _scan(w, u, initial, *, time_axis, reverse, sequential):
+    u = jnp.broadcast_to(u, jnp.broadcast_shapes(w.shape, u.shape))
     steps = u.shape[time_axis]
     w = jnp.broadcast_to(w, (*w.shape[:time_axis], steps, *w.shape[time_axis + 1 :]))
     if initial is not None:
