@@ -1,12 +1,17 @@
 """The Triton kernel against the reference: under Triton's interpreter here, compiled where there is a GPU."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CASES, DTYPES, ESTIMATORS, FLAGS, LAYOUTS, WINDOWS, arguments, assert_close, check, outputs, window_id
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import rltriton_jax as rtj
+from rltriton_jax.bench.scaling import collectives
 
 pytest.importorskip("triton", reason="the kernel needs triton")
 
@@ -155,3 +160,38 @@ def test_offsets_past_2_to_the_31_elements(rng):
     x = jax.random.normal(jax.random.key(0), (steps, rows), jnp.bfloat16)
     got = rtj.episodic_prefix_sum(x)
     np.testing.assert_array_equal(np.asarray(got[1, -1000:]), np.asarray(x[0, -1000:] + x[1, -1000:]))
+
+
+@pytest.mark.gpu
+def test_a_sweep_on_a_gpu_needs_its_outputs_and_one_rollout():
+    r = jax.ShapeDtypeStruct((512, 1024), jnp.float32)
+    gammas = jax.ShapeDtypeStruct((32,), jnp.float32)
+    sweep = jax.jit(lambda g, r, v: jax.vmap(lambda g: rtj.gae(r, v, gamma=g).advantages)(g))
+    memory = sweep.lower(gammas, r, r).compile().memory_analysis()
+    assert memory.argument_size_in_bytes < 2 * 4 * r.size + 4096
+    assert memory.output_size_in_bytes < 32 * 4 * r.size + 4096
+    assert memory.temp_size_in_bytes < 4 * r.size
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=lambda k: k.name)
+@pytest.mark.parametrize("spec", [P(None, "gpus"), P("gpus", None)], ids=["batch", "time"])
+@pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
+def test_several_gpus_share_a_rollout(case, spec, kind, rng):
+    count = jax.device_count()
+    if count < 2:
+        pytest.skip("needs two GPUs, and there is one")
+    kwargs = arguments(case, rng, 16 * count, (8 * count,))
+    mesh = jax.make_mesh((count,), ("gpus",), axis_types=(kind,))
+    shape = (16 * count, 8 * count)
+    place = lambda x, s: jax.device_put(x, NamedSharding(mesh, s))
+    arrays = {k: place(v, spec if np.shape(v) == shape else P(spec[1])) for k, v in kwargs.items() if np.ndim(v)}
+    fixed = {k: v for k, v in kwargs.items() if k not in arrays}
+    with jax.set_mesh(mesh) if kind == AxisType.Explicit else contextlib.nullcontext():
+        program = jax.jit(lambda a: outputs(case.function(**a, **fixed))).lower(arrays).compile()
+    text = program.as_text()
+    assert "triton_kernel_call" in text
+    assert [kind for kind, *_ in collectives(text) if kind == "all-gather"] == (
+        [] if spec[0] is None else ["all-gather"]
+    )
+    assert_close(case, [np.asarray(x) for x in program(arrays)], kwargs)
