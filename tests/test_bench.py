@@ -10,7 +10,7 @@ pytest.importorskip("tqdm", reason="the bench's progress bar needs tqdm")
 pytest.importorskip("matplotlib", reason="the bench's plot needs matplotlib")
 
 from rltriton_jax.__main__ import CommandError, main
-from rltriton_jax.bench import cases, command
+from rltriton_jax.bench import cases, command, scaling
 
 
 def test_the_bench_reports_every_case(tmp_path, capsys, monkeypatch):
@@ -28,6 +28,22 @@ def test_the_bench_reports_every_case(tmp_path, capsys, monkeypatch):
 def test_nothing_is_timed_that_is_wrong():
     with pytest.raises(CommandError, match="nothing was timed"):
         command._verify("gae", np.ones(3), np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("%p = f32[1,16]{1,0} collective-permute(%x), channel_id=1", [("collective-permute", 16, 64)]),
+        ("%g = f32[4,2,1,8]{3,2,1,0} all-gather(%x), dimensions={0}", [("all-gather", 64, 256)]),
+        ("%s = ((f32[1,2,16]{2,1,0}), f32[2,2,16]{2,1,0}) all-gather-start(%x), dimensions={0}",
+         [("all-gather", 64, 256)]),
+        ("%r = (f32[8]{0}, pred[3]{0}) all-reduce(%x, %y), to_apply=%add", [("all-reduce", 11, 35)]),
+        ("%d = f32[2,2,16]{2,1,0} all-gather-done(%s)", []),
+        ("%f = f32[8]{0} fusion(%all-gather-done), calls=%c", []),
+    ],
+)  # fmt: skip
+def test_collectives_are_read_off_compiled_text(line, found):
+    assert scaling.collectives(line) == found
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda c: c.name)

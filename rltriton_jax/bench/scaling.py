@@ -23,9 +23,16 @@ BYTES = {"f32": 4, "pred": 1, "bf16": 2, "f16": 2, "f64": 8, "s32": 4, "u8": 1}
 def collectives(text: str) -> list[tuple[str, int, int]]:
     """(kind, elements, bytes) of the result of each collective in a compiled program."""
     kinds = "all-gather|all-reduce|collective-permute|all-to-all|reduce-scatter"
-    found = re.findall(rf"= \(?(\w+)\[([\d,]*)\]\S* (?:.*? )?({kinds})(?:-start)?\(", text)
-    sizes = [(kind, dtype, math.prod(int(n) for n in shape.split(",") if n)) for dtype, shape, kind in found]
-    return [(kind, n, n * BYTES[dtype]) for kind, dtype, n in sizes]
+    found = []
+    for types, kind, started in re.findall(rf"= ([^=]*?) ({kinds})(-start)?\(", text):
+        results = [(dtype, math.prod(int(n) for n in shape.split(",") if n)) for dtype, shape in ARRAY.findall(types)]
+        if started:  # its type holds operands and results
+            results = [max(results, key=lambda r: r[1])]
+        found.append((kind, sum(n for _, n in results), sum(n * BYTES[dtype] for dtype, n in results)))
+    return found
+
+
+ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
 
 
 def received(text: str, devices: int) -> int:
