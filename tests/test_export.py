@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import rltriton_jax as rtj
 from rltriton_jax.scan import launch
@@ -86,3 +88,15 @@ def test_a_symbolic_dimension_of_a_kernel_is_an_error(monkeypatch):
     monkeypatch.setattr(launch, "COMPUTE_CAPABILITY", 90)
     with pytest.raises(ValueError, match="needs static shapes, but this one is \\(6, n\\)"):
         exported(6, "n", platforms=("cuda",))
+
+
+@pytest.mark.skipif(jax.device_count() < 2, reason="needs two devices")
+@pytest.mark.parametrize("spec", [P(None, "devices"), P("devices")], ids=["batch", "time"])
+def test_a_program_for_several_devices_exports_from_an_explicit_mesh(spec, rng):
+    mesh = jax.make_mesh((2,), ("devices",), axis_types=(AxisType.Explicit,))
+    rewards, values = rng.normal(size=(2, 8, 4)).astype("float32")
+    with jax.set_mesh(mesh):
+        r, v = (jax.device_put(x, NamedSharding(mesh, spec)) for x in (rewards, values))
+        program = export.export(jax.jit(lambda r, v: rtj.gae(r, v).advantages))(r, v)
+        got = export.deserialize(program.serialize()).call(r, v)
+    np.testing.assert_allclose(got, rtj.gae(rewards, values).advantages, rtol=1e-5, atol=1e-6)
