@@ -2,9 +2,6 @@
 
 Index t of an argument that ends in `_tm1` is step t; of one that ends in `_t` it is what step t led to. `discount_t` is
 gamma, and 0 where step t terminated.
-
-Gradients: as in rlax, `stop_target_gradients` with rlax's default of each function; to any order where nothing is
-stopped. Arguments are the sequences and scalars that rlax takes, or a ValueError says which is not.
 """
 
 from typing import Any, NamedTuple
@@ -51,9 +48,26 @@ def lambda_returns(
 ) -> jax.Array:
     """G[t] = r + discount * ((1 - lambda_) * v + lambda_ * G[t+1]), with v at the end in place of G.
 
-    Args: `r_t`, `discount_t`, `v_t` [T]; `lambda_` a scalar or [T]. Returns [T].
+    Args:
+      r_t, discount_t, v_t: [T]; rewards, discounts, and values of the states that were led to.
+      lambda_: a scalar or [T].
+      stop_target_gradients: stops the gradient of the result.
 
-    References: Sutton & Barto 2018, Reinforcement Learning: An Introduction, section 12.1.
+    Returns:
+      G, [T].
+
+    Gradients: of the result in every float argument, to any order; none if `stop_target_gradients`.
+
+    Raises:
+      ValueError: for arguments that are not sequences of one length.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Sutton & Barto 2018, Reinforcement Learning: An Introduction, section 12.1.
+
+    >>> import jax.numpy as jnp
+    >>> print(lambda_returns(jnp.ones(2), jnp.full(2, 0.5), jnp.full(2, 4.0), lambda_=0.5))
+    [2.75 3.  ]
     """
     _check(r_t=r_t, discount_t=discount_t, v_t=v_t)
     returns = native_lambda_returns(r_t, next_values=v_t, gamma=discount_t, lambda_=lambda_)
@@ -65,9 +79,22 @@ def discounted_returns(
 ) -> jax.Array:
     """G[t] = r + discount * G[t+1], with v at the end in place of G.
 
-    Args: `r_t`, `discount_t` [T]; `v_t` [T], of which the last entry counts, or a scalar. Returns [T].
+    Args:
+      r_t, discount_t: [T].
+      v_t: [T], of which the last entry counts, or a scalar.
+      stop_target_gradients: stops the gradient of the result.
 
-    References: Sutton & Barto 2018, Reinforcement Learning: An Introduction, section 3.3.
+    Returns:
+      G, [T].
+
+    Gradients: of the result in every float argument, to any order; none if `stop_target_gradients`.
+
+    Raises:
+      ValueError: for arguments that are not sequences of one length.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Sutton & Barto 2018, Reinforcement Learning: An Introduction, section 3.3.
     """
     v_t = jnp.broadcast_to(v_t, jnp.shape(r_t)) if jnp.ndim(v_t) == 0 else v_t
     return lambda_returns(r_t, discount_t, v_t, 1.0, stop_target_gradients)
@@ -85,9 +112,23 @@ def n_step_bootstrapped_returns(
 
     Windows that reach beyond the end take v there. The n steps of every window are one scan, over [n, T].
 
-    Args: `r_t`, `discount_t`, `v_t` [T]; `n` 1 or more; `lambda_t` a scalar or [T]. Returns [T].
+    Args:
+      r_t, discount_t, v_t: [T].
+      n: how many steps, 1 or more.
+      lambda_t: a scalar or [T].
+      stop_target_gradients: stops the gradient of the result.
 
-    References: Sutton & Barto 2018, Reinforcement Learning: An Introduction, section 7.1.
+    Returns:
+      The return from each step, [T].
+
+    Gradients: of the result in every float argument, to any order; none if `stop_target_gradients`.
+
+    Raises:
+      ValueError: for arguments that are not sequences of one length.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Sutton & Barto 2018, Reinforcement Learning: An Introduction, section 7.1.
     """
     _check(r_t=r_t, discount_t=discount_t, v_t=v_t)
     if n < 1:
@@ -124,10 +165,24 @@ def importance_corrected_td_errors(
 ) -> jax.Array:
     """rho * x with x[t] = r + discount * v[t+1] - v[t] + discount * rho[t+1] * lambda_ * x[t+1].
 
-    Args: `r_t`, `discount_t`, `rho_tm1` [T]; `values` [T + 1]; `lambda_` a scalar or [T]. Returns [T].
+    Args:
+      r_t, discount_t, rho_tm1: [T].
+      lambda_: a scalar or [T].
+      values: [T + 1].
+      stop_target_gradients: stops the gradient of the targets, errors + values.
 
-    References: Sutton et al. 2014, A new Q(lambda) with interim forward view and Monte Carlo equivalence,
-    http://proceedings.mlr.press/v32/sutton14.html.
+    Returns:
+      The corrected errors, [T].
+
+    Gradients: of the errors in every float argument, to any order; with `stop_target_gradients` in the values alone.
+
+    Raises:
+      ValueError: for arguments that are not sequences of one length.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Sutton et al. 2014, A new Q(lambda) with interim forward view and Monte Carlo equivalence,
+      http://proceedings.mlr.press/v32/sutton14.html.
     """
     _check(r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1)
     _check(r_t=r_t, **{"values[1:]": values[1:]})
@@ -152,10 +207,28 @@ def truncated_generalized_advantage_estimation(
 ) -> jax.Array:
     """A[t] = r + discount * v[t+1] - v[t] + discount * lambda_ * A[t+1].
 
-    Args: `r_t`, `discount_t` [T]; `lambda_` a scalar or [T]; `values` [T + 1]. Returns [T].
+    Args:
+      r_t, discount_t: [T].
+      lambda_: a scalar or [T].
+      values: [T + 1].
+      stop_target_gradients: stops the gradient of the result.
 
-    References: Schulman et al. 2016, High-Dimensional Continuous Control Using Generalized Advantage Estimation,
-    https://arxiv.org/abs/1506.02438.
+    Returns:
+      The advantages A, [T].
+
+    Gradients: of the result in every float argument, to any order; none if `stop_target_gradients`.
+
+    Raises:
+      ValueError: for arguments that are not sequences of one length.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Schulman et al. 2016, High-Dimensional Continuous Control Using Generalized Advantage Estimation,
+      https://arxiv.org/abs/1506.02438.
+
+    >>> import jax.numpy as jnp
+    >>> print(truncated_generalized_advantage_estimation(jnp.ones(2), jnp.full(2, 0.5), 1.0, jnp.zeros(3)))
+    [1.5 1. ]
     """
     _check(r_t=r_t, discount_t=discount_t)
     _check(r_t=r_t, **{"values[1:]": values[1:]})
@@ -237,10 +310,31 @@ def vtrace(
 
     Where `sample_mask` is False, x[t] = x[t+1].
 
-    Args: `v_tm1`, `v_t`, `r_t`, `discount_t`, `rho_tm1` [T]; `lambda_` a scalar or [T]; `sample_mask` flags [T].
-    Returns [T].
+    Args:
+      v_tm1, v_t, r_t, discount_t, rho_tm1: [T]; the ratios are of target over behaviour policy.
+      lambda_: a scalar or [T].
+      clip_rho_threshold: clips the ratio that weighs an error.
+      stop_target_gradients: stops the gradient of the targets, errors + v_tm1.
+      sample_mask: flags [T]; True where a step is learned from.
 
-    References: Espeholt et al. 2018, IMPALA, https://arxiv.org/abs/1802.01561.
+    Returns:
+      The errors x, [T].
+
+    Gradients: of the errors in every float argument, to any order; with `stop_target_gradients`, the default, in the
+      values alone.
+
+    Raises:
+      ValueError: for arguments that are not sequences of one length.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Espeholt et al. 2018, IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
+      Architectures, https://arxiv.org/abs/1802.01561.
+
+    >>> import jax.numpy as jnp
+    >>> half, zeros = jnp.full(2, 0.5), jnp.zeros(2)
+    >>> print(vtrace(zeros, zeros, jnp.ones(2), jnp.ones(2), half))
+    [0.75 0.5 ]
     """
     return _vtrace_errors(
         v_tm1, v_t, r_t, discount_t, rho_tm1, None, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
@@ -261,9 +355,26 @@ def leaky_vtrace(
 ) -> jax.Array:
     """`vtrace` with each clipped ratio mixed with the plain one: (1 - alpha_) * rho + alpha_ * min(clip, rho).
 
-    Args: as in `vtrace`; `alpha_` a scalar. Returns [T].
+    Args:
+      v_tm1, v_t, r_t, discount_t, rho_tm1: [T]; the ratios are of target over behaviour policy.
+      alpha_: a scalar; 1 is V-trace, 0 plain importance sampling.
+      lambda_: a scalar or [T].
+      clip_rho_threshold: clips the ratio that weighs an error.
+      stop_target_gradients: stops the gradient of the targets, errors + v_tm1.
+      sample_mask: flags [T]; True where a step is learned from.
 
-    References: Zahavy et al. 2020, A Self-Tuning Actor-Critic Algorithm, https://arxiv.org/abs/2002.12928.
+    Returns:
+      The errors, [T].
+
+    Gradients: of the errors in every float argument, to any order; with `stop_target_gradients`, the default, in the
+      values alone.
+
+    Raises:
+      ValueError: for arguments that are not sequences of one length.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Zahavy et al. 2020, A Self-Tuning Actor-Critic Algorithm, https://arxiv.org/abs/2002.12928.
     """
     return _vtrace_errors(
         v_tm1, v_t, r_t, discount_t, rho_tm1, alpha_, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
@@ -287,9 +398,27 @@ def vtrace_td_error_and_advantage(
     As in rlax, q at a step that is cut off by `lambda_` = 0 still reads v_tm1[t+1], of the next episode after a
     truncation; `rltriton_jax.vtrace` reads the true successor's value.
 
-    Args: as in `vtrace`. Returns `VTraceOutput(errors, pg_advantage, q_estimate)`, each [T].
+    Args:
+      v_tm1, v_t, r_t, discount_t, rho_tm1: [T]; the ratios are of target over behaviour policy.
+      lambda_: a scalar or [T].
+      clip_rho_threshold: clips the ratio that weighs an error.
+      clip_pg_rho_threshold: clips the ratio that weighs an advantage.
+      stop_target_gradients: stops the gradient of the targets, errors + v_tm1.
+      sample_mask: flags [T]; True where a step is learned from.
 
-    References: Espeholt et al. 2018, IMPALA, https://arxiv.org/abs/1802.01561.
+    Returns:
+      `VTraceOutput(errors, pg_advantage, q_estimate)`, each [T].
+
+    Gradients: of the errors in every float argument, to any order; with `stop_target_gradients`, the default, in the
+      values alone. As in rlax the other two outputs are not stopped.
+
+    Raises:
+      ValueError: for arguments that are not sequences of one length.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Espeholt et al. 2018, IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
+      Architectures, https://arxiv.org/abs/1802.01561.
     """
     errors = vtrace(
         v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
@@ -313,9 +442,27 @@ def leaky_vtrace_td_error_and_advantage(
 ) -> VTraceOutput:
     """`vtrace_td_error_and_advantage` with every clipped ratio mixed with the plain one, as in `leaky_vtrace`.
 
-    Args: as in `leaky_vtrace`. Returns `VTraceOutput(errors, pg_advantage, q_estimate)`, each [T].
+    Args:
+      v_tm1, v_t, r_t, discount_t, rho_tm1: [T]; the ratios are of target over behaviour policy.
+      alpha: a scalar; 1 is V-trace, 0 plain importance sampling.
+      lambda_: a scalar or [T].
+      clip_rho_threshold: clips the ratio that weighs an error.
+      clip_pg_rho_threshold: clips the ratio that weighs an advantage.
+      stop_target_gradients: stops the gradient of the targets, errors + v_tm1.
+      sample_mask: flags [T]; True where a step is learned from.
 
-    References: Zahavy et al. 2020, A Self-Tuning Actor-Critic Algorithm, https://arxiv.org/abs/2002.12928.
+    Returns:
+      `VTraceOutput(errors, pg_advantage, q_estimate)`, each [T].
+
+    Gradients: of the errors in every float argument, to any order; with `stop_target_gradients`, the default, in the
+      values alone. As in rlax the other two outputs are not stopped.
+
+    Raises:
+      ValueError: for arguments that are not sequences of one length.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Zahavy et al. 2020, A Self-Tuning Actor-Critic Algorithm, https://arxiv.org/abs/2002.12928.
     """
     errors = leaky_vtrace(
         v_tm1, v_t, r_t, discount_t, rho_tm1, alpha, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
@@ -342,10 +489,23 @@ def general_off_policy_returns_from_q_and_v(
 ) -> jax.Array:
     """G[t] = r + discount * (v - c * q + c * G[t+1]), and r + discount * v at the last step.
 
-    Args: `v_t`, `r_t`, `discount_t` [K]; `q_t`, `c_t` [K - 1]. Returns [K].
+    Args:
+      q_t: [K - 1]; of the actions taken.
+      v_t, r_t, discount_t: [K].
+      c_t: [K - 1]; how much of each correction is handed on.
+      stop_target_gradients: stops the gradient of the result.
 
-    References: Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning,
-    https://arxiv.org/abs/1606.02647.
+    Returns:
+      G, [K].
+
+    Gradients: of the result in every float argument, to any order; none if `stop_target_gradients`.
+
+    Raises:
+      ValueError: for arguments that are not sequences of one length.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning, https://arxiv.org/abs/1606.02647.
     """
     _check(r_t=r_t, v_t=v_t, discount_t=discount_t)
     _check(**{"r_t[:-1]": r_t[:-1]}, q_t=q_t, c_t=c_t)
@@ -378,10 +538,24 @@ def general_off_policy_returns_from_action_values(
 ) -> jax.Array:
     """`general_off_policy_returns_from_q_and_v` with v = E_pi q, and q of the actions taken.
 
-    Args: `q_t`, `pi_t` [K, A]; `a_t` integers [K]; `r_t`, `discount_t`, `c_t` [K]. Returns [K].
+    Args:
+      q_t: [K, A].
+      a_t: integers [K].
+      r_t, discount_t, c_t: [K].
+      pi_t: probabilities [K, A] of the target policy.
+      stop_target_gradients: stops the gradient of the result.
 
-    References: Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning,
-    https://arxiv.org/abs/1606.02647.
+    Returns:
+      G, [K].
+
+    Gradients: of the result in every float argument, to any order; none if `stop_target_gradients`.
+
+    Raises:
+      ValueError: for arguments that are not sequences of one length.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning, https://arxiv.org/abs/1606.02647.
     """
     if jnp.ndim(q_t) != 2 or jnp.shape(q_t) != jnp.shape(pi_t):
         raise ValueError(f"q_t has shape {jnp.shape(q_t)} and pi_t {jnp.shape(pi_t)}; give both the shape (K, A).")
@@ -406,10 +580,27 @@ def retrace(
 ) -> jax.Array:
     """Retrace errors: the general off-policy returns with c = lambda_ * min(1, pi / (mu + eps)), less q of a_tm1.
 
-    Args: `q_tm1`, `q_t`, `pi_t` [K, A]; `a_tm1`, `a_t` integers [K]; `r_t`, `discount_t`, `mu_t` [K]. Returns [K].
+    Args:
+      q_tm1, q_t: [K, A].
+      a_tm1, a_t: integers [K].
+      r_t, discount_t: [K].
+      pi_t: probabilities [K, A] of the target policy.
+      mu_t: probability [K] of `a_t` under the behaviour policy.
+      lambda_: a scalar or [K].
+      eps: added to `mu_t`.
+      stop_target_gradients: stops the gradient of the targets.
 
-    References: Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning,
-    https://arxiv.org/abs/1606.02647.
+    Returns:
+      The errors, [K].
+
+    Gradients: in every float argument, to any order; with `stop_target_gradients`, the default, in `q_tm1` alone.
+
+    Raises:
+      ValueError: for arguments that are not sequences of one length.
+      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+
+    References:
+      Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning, https://arxiv.org/abs/1606.02647.
     """
     c_t = jnp.minimum(1.0, _of_action(pi_t, a_t) / (mu_t + eps)) * lambda_
     targets = general_off_policy_returns_from_action_values(q_t, a_t, r_t, discount_t, c_t, pi_t)
