@@ -8,7 +8,7 @@ Seven estimators, one associative scan. Where things are:
 - `scan/lax_scan.py`: the recurrence in plain JAX; `scan/kernel.py`, `scan/launch.py`: in Triton.
 - `scan/devices.py`, `scan/time_shards.py`: on several devices.
 - `compat/`: functions with the signatures of rlax's and Brax's.
-- `train/`: what `python -m rltriton_jax train` runs; `bench/`: what `python -m rltriton_jax bench` runs.
+- `train/`, `bench/`, `doctor.py`: what `python -m rltriton_jax` runs.
 """
 
 from rltriton_jax import compat
