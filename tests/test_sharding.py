@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 import rltriton_jax as rtj
 from rltriton_jax.bench import scaling
 from rltriton_jax.bench.scaling import collectives
-from rltriton_jax.scan import launch
+from rltriton_jax.scan import launch, tiles
 
 STEPS, ROWS = 32, 16
 BATCH, TIME, BOTH = P(None, ("a", "b")), P(("a", "b"), None), P("a", "b")
@@ -108,6 +108,15 @@ def test_split_time_gives_the_reference(case, spec, rng):
     assert_close(case, run(partial(forward, case, fixed), mesh, arrays), kwargs)
 
 
+@pytest.mark.parametrize("hyper", ["batch", "step", "both"])
+@pytest.mark.parametrize("case", [c for c in ESTIMATORS if c.hyperparameters], ids=lambda c: c.name)
+def test_split_time_with_hyperparameters_of_every_shape(case, hyper, rng):
+    kwargs = arguments(case, rng, STEPS, (ROWS,), hyper=hyper)
+    data = {k: v for k, v in kwargs.items() if k not in case.hyperparameters}
+    arrays, fixed = split({**kwargs, **place(data, mesh_of(), BOTH)})
+    assert_close(case, run(partial(forward, case, fixed), mesh_of(), arrays), kwargs)
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
 @pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
 def test_gradients_of_split_time_are_those_of_one_device(case, kind, rng):
@@ -144,25 +153,35 @@ def test_one_step_a_device(rng):
     assert_close(CASES[0], run(partial(forward, CASES[0], fixed), mesh, arrays), kwargs)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
-def test_the_kernel_splits_time_by_composites(kind, rng, monkeypatch):
-    """Under the interpreter, with a tile that leaves several composites a row on each device."""
-    from rltriton_jax.scan import interpret, tiles
+needs_kernel = pytest.mark.skipif(launch.problem() is not None, reason=f"the kernel's packages: {launch.problem()}")
 
-    if launch.problem() is not None:
-        pytest.skip(launch.problem())
+
+@needs_kernel
+@pytest.mark.parametrize(
+    "tile",
+    [tiles.Tile(0, 4, 2, 2, 1, chunks=2), tiles.Tile(1, 4, 2, 1, 1, pieces=4)],
+    ids=["several programs a row", "several pieces a row"],
+)
+def test_the_interpreted_kernel_splits_time_by_composites(tile, rng, monkeypatch):
+    """Four devices along time, on each of which a row's composite is put together from parts."""
+    from rltriton_jax.scan import interpret
+
     kwargs = arguments(CASES[0], rng, STEPS, (ROWS,))
-    mesh = mesh_of(kind)
-    function = partial(forward, CASES[0])
-    arrays, fixed = split(place({**kwargs, "implementation": "interpret"}, mesh, P("b", "a")))
-    if kind == AxisType.Auto:
-        with pytest.raises(ValueError, match=r"AxisType\.Explicit"):
-            run(partial(function, fixed), mesh, arrays)
-        return
-    monkeypatch.setattr(interpret, "choose_tile", lambda *_: tiles.Tile(0, 4, 2, 4, 1, chunks=2))
+    mesh = mesh_of(AxisType.Explicit)
+    arrays, fixed = split(place({**kwargs, "implementation": "interpret"}, mesh, BOTH))
+    monkeypatch.setattr(interpret, "choose_tile", lambda *_: tile)
     jax.clear_caches()
-    assert_close(CASES[0], run(partial(function, fixed), mesh, arrays), kwargs)
+    assert_close(CASES[0], run(partial(forward, CASES[0], fixed), mesh, arrays), kwargs)
     jax.clear_caches()
+
+
+@needs_kernel
+def test_interpreting_what_xla_splits_is_an_error(rng):
+    mesh = mesh_of(AxisType.Auto)
+    kwargs = {**arguments(CASES[0], rng, STEPS, (ROWS,)), "implementation": "interpret"}
+    arrays, fixed = split(place(kwargs, mesh, BOTH))
+    with pytest.raises(ValueError, match=r"AxisType\.Explicit"):
+        run(partial(forward, CASES[0], fixed), mesh, arrays)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
