@@ -232,6 +232,38 @@ def test_steps_that_do_not_divide_are_an_error(rng):
         jax.jit(estimate)(r, v)
 
 
+@pytest.mark.parametrize("spec", [BATCH, BOTH], ids=["batch", "time and batch"])
+def test_on_an_explicit_mesh_what_is_not_sharded_meets_what_is(spec, rng):
+    """Among them arrays that the jitted function closes over, and a scan of those alone."""
+    mesh = mesh_of(AxisType.Explicit)
+    rewards, values = rng.normal(size=(2, STEPS, ROWS)).astype("float32")
+    step = np.linspace(0.8, 0.9, STEPS, dtype="float32")[:, None]
+
+    def function(sharded):
+        both = rtj.gae(sharded, values, gamma=step).advantages
+        neither = rtj.gae(rewards, values, gamma=step).advantages
+        return both, neither
+
+    want = rtj.gae(rewards, values, gamma=step).advantages
+    with jax.set_mesh(mesh):
+        for got in jax.jit(function)(jax.device_put(rewards, NamedSharding(mesh, spec))):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_on_an_explicit_mesh_features_and_their_axes_are_kept(rng):
+    mesh = mesh_of(AxisType.Explicit)
+    g, initial = rng.normal(size=(STEPS, ROWS, 3)).astype("float32"), rng.normal(size=(ROWS, 3)).astype("float32")
+    done, gamma = rng.random((STEPS, ROWS)) < 0.2, rng.uniform(0.8, 1, ROWS).astype("float32")
+    place = lambda x, *spec: jax.device_put(x, NamedSharding(mesh, P(*spec)))
+    with jax.set_mesh(mesh):
+        got = rtj.eligibility_traces(
+            place(g, "a", "b", None), place(done, "a", "b"), gamma=place(gamma, "b"), initial=place(initial, "b", None)
+        )
+        assert got.sharding.spec == P("a", "b", None)
+    want = rtj.eligibility_traces(g, done, gamma=gamma, initial=initial)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
 def test_operands_with_two_shardings_on_an_explicit_mesh_are_an_error(rng):
     mesh = mesh_of(AxisType.Explicit)
     r, v = rng.normal(size=(2, STEPS, ROWS)).astype("float32")

@@ -16,7 +16,7 @@ from jax._src.sharding_impls import ShardingContext, SPMDAxisContext
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 
@@ -85,13 +85,17 @@ def spread(ctx: mlir.LoweringRuleContext, part: Callable[..., Any], time_axis: i
             out_specs=(out,) * num_results,
             axis_names=explicit,
             check_vma=False,
-        )(*operands)
+        )(*(jax.sharding.reshard(x, NamedSharding(mesh, spec)) for x, spec in zip(operands, ins, strict=True)))
 
     def partition(mesh, operands, results):
         if not isinstance(results[0].sharding, NamedSharding):
             raise ValueError(f"operands are sharded by {results[0].sharding}; use jax.sharding.NamedSharding.")
         names, ins, out = specs(results[0].sharding.spec, mesh, operands)
-        local = functools.partial(results_of, names)
+
+        def local(*operands):
+            with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):  # the user's mesh is not the part's
+                return results_of(names, *operands)
+
         return mesh, local, (NamedSharding(mesh, out),) * num_results, tuple(NamedSharding(mesh, s) for s in ins)
 
     def with_xla(*operands):
