@@ -1,5 +1,6 @@
 """Training, as a person runs it."""
 
+import importlib.util
 import json
 from dataclasses import replace
 
@@ -83,7 +84,6 @@ def test_braxs_ends_are_told_apart_and_the_final_observation_is_kept():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--env", "brax/inverted"], "--env brax/inverted is not known"),
         (["--env", "Cartpole"], "--env Cartpole is not known"),
         (["--steps", "0"], "--steps is 0"),
         (["--steps", "10"], "less than one rollout"),
@@ -97,9 +97,20 @@ def test_braxs_ends_are_told_apart_and_the_final_observation_is_kept():
 def test_what_a_person_gets_wrong_is_one_line_and_a_failure(options, message, tmp_path, capsys):
     if "--out" not in options:
         options = [*options, "--out", str(tmp_path)]
+    assert message in failure(options, capsys)
+
+
+def failure(options, capsys):
+    """The one line that a failed run says."""
     assert main(["train", *options]) != 0
-    error = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rltriton_jax train:")]
-    assert len(error) == 1 and message in error[0]
+    (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rltriton_jax train:")]
+    return error
+
+
+def test_an_unknown_brax_environment_is_named_or_brax_is(tmp_path, capsys):
+    installed = importlib.util.find_spec("brax") is not None
+    error = failure(["--env", "brax/inverted", "--out", str(tmp_path)], capsys)
+    assert ("--env brax/inverted is not known" if installed else "pip install 'rltriton-jax[examples,brax]'") in error
 
 
 def test_time_limits_bootstrap_from_the_true_final_observation(monkeypatch):
