@@ -25,6 +25,20 @@ def test_the_bench_reports_every_case(tmp_path, capsys, monkeypatch):
     assert "episodic_prefix_sum" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "--json", "/nowhere/b.json"], "/nowhere/b.json cannot be written"),
+        (["scaling", "--json", "/nowhere/s.json"], "/nowhere/s.json cannot be written"),
+        (["scaling", "--devices", "1"], "each number must be 2 or more"),
+        (["scaling", "--devices", "4"], "start it in a process of its own"),
+    ],
+)
+def test_what_a_person_gets_wrong_is_one_line_and_a_failure(arguments, message, capsys):
+    assert jax.devices() and main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_nothing_is_timed_that_is_wrong():
     with pytest.raises(CommandError, match="nothing was timed"):
         command._verify("gae", np.ones(3), np.zeros(3))

@@ -29,9 +29,7 @@ def run(options: argparse.Namespace) -> None:
         from tqdm import tqdm
     except ImportError as error:
         raise CommandError(f"{error}; install what it needs with: pip install 'rltriton-jax[examples]'") from error
-    for path in (options.json, options.plot):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise CommandError(f"{path} cannot be written: its folder does not exist")
+    check_folders(options.json, options.plot)
     on_gpu = jax.default_backend() == "gpu"
     shapes = cases.CPU_SHAPES if not on_gpu else cases.QUICK_SHAPES if options.quick else cases.SHAPES
     work = [(c, *s, layout) for s in shapes for layout in LAYOUTS for c in cases.CASES]
@@ -49,6 +47,12 @@ def run(options: argparse.Namespace) -> None:
         options.json.write_text(json.dumps(report, indent=1) + "\n")
     if options.plot is not None:
         plot(report, options.plot)
+
+
+def check_folders(*paths: Path | None) -> None:
+    for path in paths:
+        if path is not None and not path.resolve().parent.is_dir():
+            raise CommandError(f"{path} cannot be written: its folder does not exist")
 
 
 def environment() -> dict[str, str]:

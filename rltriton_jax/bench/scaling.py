@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import rltriton_jax as rtj
 from rltriton_jax.__main__ import CommandError
+from rltriton_jax.bench.command import check_folders
 
 DEVICES = (8, 16, 32, 64, 128, 256, 512)
 ROWS, STEPS = 512, 65536
@@ -82,6 +83,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if min(options.devices) < 2:
         raise CommandError(f"--devices is {options.devices}; each number must be 2 or more")
+    check_folders(options.json)
     try:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", max(options.devices))
