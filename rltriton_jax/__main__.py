@@ -33,4 +33,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # Commands raise the error of the imported module, which is not this one.
+    from rltriton_jax.__main__ import main as imported_main
+
+    sys.exit(imported_main())

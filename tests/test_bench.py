@@ -1,6 +1,8 @@
 """The bench: it verifies, reports and plots."""
 
 import json
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -37,6 +39,13 @@ def test_the_bench_reports_every_case(tmp_path, capsys, monkeypatch):
 def test_what_a_person_gets_wrong_is_one_line_and_a_failure(arguments, message, capsys):
     assert jax.devices() and main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_person_sees_one_line_and_no_traceback():
+    command = [sys.executable, "-m", "rltriton_jax", "scaling", "--devices", "1"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    said = [line for line in result.stderr.splitlines() if "scaling:" in line]
+    assert result.returncode == 2 and len(said) == 1 and "Traceback" not in result.stderr
 
 
 def test_nothing_is_timed_that_is_wrong():
