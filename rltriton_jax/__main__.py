@@ -4,16 +4,14 @@ import argparse
 import importlib
 import sys
 
+from rltriton_jax.errors import CommandError
+
 COMMANDS = {
     "doctor": ("rltriton_jax.doctor", "check this installation, and say what runs where"),
     "train": ("rltriton_jax.train.command", "train PPO on a Gymnax environment"),
     "bench": ("rltriton_jax.bench.command", "time the estimators on this machine"),
     "scaling": ("rltriton_jax.bench.scaling", "count what moves between devices when a rollout is split over them"),
 }
-
-
-class CommandError(Exception):
-    """What a person did wrong, in one line."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,7 +31,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # Commands raise the error of the imported module, which is not this one.
-    from rltriton_jax.__main__ import main as imported_main
-
-    sys.exit(imported_main())
+    sys.exit(main())

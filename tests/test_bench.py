@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("tqdm", reason="the bench's progress bar needs tqdm")
 pytest.importorskip("matplotlib", reason="the bench's plot needs matplotlib")
 
-from rltriton_jax.__main__ import CommandError, main
+from rltriton_jax.__main__ import main
 from rltriton_jax.bench import cases, command, scaling
+from rltriton_jax.errors import CommandError
 
 
 def test_the_bench_reports_every_case(tmp_path, capsys, monkeypatch):
