@@ -1,7 +1,6 @@
 """`python -m rltriton_jax doctor`: versions, devices, what runs where and why, a self-test, and known trouble."""
 
 import argparse
-import importlib.metadata
 import importlib.util
 import json
 import platform
@@ -14,6 +13,7 @@ import jax
 import numpy as np
 
 from rltriton_jax.bench import cases
+from rltriton_jax.bench.command import versions
 from rltriton_jax.scan import launch
 
 PACKAGES = (
@@ -34,27 +34,19 @@ def run(options: argparse.Namespace) -> int:
 
 def examine() -> dict[str, Any]:
     """Everything that the report says; `problems` is empty where all is well."""
-    versions = dict(_versions())
+    installed = versions(*PACKAGES)
     errors = dict(_self_test())
-    problems = [*_problems(versions), *_failures(errors)]
+    problems = [*_problems(installed), *_failures(errors)]
     return {
         "python": sys.version.split()[0],
         "system": platform.platform(),
-        "versions": versions,
+        "versions": installed,
         "devices": [f"{d.platform}:{d.id} {d.device_kind}" for d in jax.devices()],
         "implementations": _implementations(),
         "self_test": {"device": jax.default_backend(), "ulps": errors},
         "problems": problems,
         "notes": list(_notes()),
     }
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for name in PACKAGES:
-        try:
-            yield name, importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
 
 
 def _implementations() -> dict[str, str]:
@@ -83,7 +75,7 @@ def _failures(errors: dict[str, float]) -> Iterator[str]:
             )
 
 
-def _problems(versions: dict[str, str]) -> Iterator[str]:
+def _problems(installed: dict[str, str]) -> Iterator[str]:
     """What is known not to work together, each with what mends it."""
     on_gpu = jax.default_backend() == "gpu"
     if on_gpu and (problem := launch.problem()) is not None:
@@ -91,19 +83,19 @@ def _problems(versions: dict[str, str]) -> Iterator[str]:
     if not on_gpu and Path("/dev/nvidia0").exists():
         yield f"this machine has an NVIDIA GPU that JAX does not use; install its plugin with {launch.INSTALL}"
     for name in ("jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin"):
-        ours, jaxs = versions.get(name), versions["jax"]
+        ours, jaxs = installed.get(name), installed["jax"]
         if ours is not None and ours.split(".")[:3] != jaxs.split(".")[:3]:
             yield f"{name} {ours} and jax {jaxs} differ; upgrade them together: pip install -U jax {name}=={jaxs}"
-    triton, jax_triton = (_numbers(versions.get(name)) for name in ("triton", "jax-triton"))
+    triton, jax_triton = (_numbers(installed.get(name)) for name in ("triton", "jax-triton"))
     if triton and jax_triton and jax_triton < (0, 4) and triton >= (3, 7):
         yield (
-            f"triton {versions['triton']} writes PTX that JAX's ptxas may not read, and jax-triton "
-            f"{versions['jax-triton']} cannot ask for older; pip install 'triton<3.7', or 'jax-triton>=0.4.1' on "
+            f"triton {installed['triton']} writes PTX that JAX's ptxas may not read, and jax-triton "
+            f"{installed['jax-triton']} cannot ask for older; pip install 'triton<3.7', or 'jax-triton>=0.4.1' on "
             "Python 3.12"
         )
     if triton and jax_triton and jax_triton >= (0, 4) and triton < (3, 7):
         yield (
-            f"jax-triton {versions['jax-triton']} needs triton 3.7 or newer, but {versions['triton']} is installed; "
+            f"jax-triton {installed['jax-triton']} needs triton 3.7 or newer, but {installed['triton']} is installed; "
             "pip install -U triton"
         )
 

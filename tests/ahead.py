@@ -54,11 +54,10 @@ def compile_scan(eqn, target: str, tile=None, **changes):
     operands = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
     plan = launch.make_plan(operands=operands, **params)
     tile = tile or choose_tile(plan.steps, plan.rows, plan.time_stride == 1, plan.streams)
-    results = launch.results_of(plan, tile, operands=operands, **params)
-    split = launch.splits(plan, tile)
-    kernel = launch.entry(len(operands), len(results) - 3 * split, split, False)
+    wanted, scratch = launch.results_of(plan, tile, operands=operands, **params)
+    kernel = launch.entry(len(operands), len(wanted), bool(scratch), False)
     constants = launch.constants_of(plan, tile, params["recurrence"], params["dtype"])
-    arrays = [*operands, *(results[-1:] + results[:-1] if split else results)]
+    arrays = [*operands, *scratch[-1:], *wanted, *scratch[:-1]]
     names = [n for n in kernel.arg_names if n not in constants]
     signature = {n: "*" + TYPES[a.dtype.name] for n, a in zip(names, arrays, strict=True)}
     signature |= dict.fromkeys(constants, "constexpr")

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import rltriton_jax as rtj
+from rltriton_jax.bench import baselines
 
 SHAPES = ((4096, 128), (16384, 512), (512, 4096), (64, 8192), (65536, 32), (8, 131072))
 """(rows, steps): many environments with short rollouts, down to few with very long ones."""
@@ -106,34 +107,25 @@ CASES = (
 )  # fmt: skip
 
 
-def plain_scan(unroll: int):
-    """GAE as learners write it by hand today: a reverse `lax.scan` over time-major arrays."""
+def _baseline(function, *args, **options):
+    """A function of time-major GAE as one of named arrays, with the estimators' default gamma and lambda."""
 
     def run(arrays):
-        def step(carry, row):
-            advantage, following = carry
-            reward, value, terminated = row
-            delta = reward + 0.99 * following * (1 - terminated) - value
-            advantage = delta + 0.99 * 0.95 * (1 - terminated) * advantage
-            return (advantage, value), advantage
-
-        rows = (arrays["rewards"], arrays["values"], arrays["terminated"])
-        start = (jnp.zeros_like(arrays["bootstrap_value"]), arrays["bootstrap_value"])
-        return jax.lax.scan(step, start, rows, reverse=True, unroll=unroll)[1]
+        rollout = (arrays[name] for name in ("rewards", "values", "terminated", "bootstrap_value"))
+        return function(*args, *rollout, 0.99, 0.95, **options)
 
     return jax.jit(run)
 
 
+def plain_scan(unroll: int):
+    """GAE as learners write it by hand today."""
+    return _baseline(baselines.reverse_scan_gae, unroll=unroll)
+
+
 def rlax_gae():
-    """rlax's GAE over a time-major batch, or None where rlax is not installed."""
+    """rlax's GAE, or None where rlax is not installed."""
     try:
         import rlax
     except ImportError:
         return None
-
-    def run(arrays):
-        values = jnp.concatenate([arrays["values"], arrays["bootstrap_value"][None]])
-        one = lambda r, d, v: rlax.truncated_generalized_advantage_estimation(r, d, 0.95, v)
-        return jax.vmap(one, 1, 1)(arrays["rewards"], 0.99 * (1 - arrays["terminated"]), values)
-
-    return jax.jit(run)
+    return _baseline(baselines.rlax_gae, rlax)

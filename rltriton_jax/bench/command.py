@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rltriton_jax.__main__ import CommandError
 from rltriton_jax.bench import cases, timing
 from rltriton_jax.bench.cases import BenchCase
+from rltriton_jax.errors import CommandError
 
 LAYOUTS = ("time_major", "batch_major")
 
@@ -55,17 +55,27 @@ def check_folders(*paths: Path | None) -> None:
             raise CommandError(f"{path} cannot be written: its folder does not exist")
 
 
-def environment() -> dict[str, str]:
-    """What the figures were measured on."""
-    versions = {}
-    for name in ("jax", "jaxlib", "jax-triton", "triton", "rltriton-jax", "rlax"):
+def versions(*names: str) -> dict[str, str]:
+    """The versions of those packages that are installed."""
+    found = {}
+    for name in names:
         try:
-            versions[name] = importlib.metadata.version(name)
+            found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
+    return found
+
+
+def environment() -> dict[str, str]:
+    """What the figures were measured on."""
     date = datetime.date.today().isoformat()
     clock = "kernel events of the profiler" if jax.default_backend() == "gpu" else "median wall time"
-    return {"device": jax.devices()[0].device_kind, "date": date, "time": clock, **versions}
+    return {
+        "device": jax.devices()[0].device_kind,
+        "date": date,
+        "time": clock,
+        **versions("jax", "jaxlib", "jax-triton", "triton", "rltriton-jax", "rlax"),
+    }
 
 
 def measure(case: BenchCase, batch: int, steps: int, layout: str, on_gpu: bool, baselines: bool):

@@ -13,8 +13,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import rltriton_jax as rtj
-from rltriton_jax.__main__ import CommandError
 from rltriton_jax.bench.command import check_folders
+from rltriton_jax.errors import CommandError
 
 DEVICES = (8, 16, 32, 64, 128, 256, 512)
 ROWS, STEPS = 512, 65536
@@ -38,8 +38,8 @@ ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
 
 def received(text: str, devices: int) -> int:
     """Bytes that one device receives: of an all-gather or all-reduce what the others send, of a permute all."""
-    share = {"collective-permute": 1.0}
-    return round(sum(size * share.get(kind, (devices - 1) / devices) for kind, _, size in collectives(text)))
+    others = (devices - 1) / devices
+    return round(sum(n if kind == "collective-permute" else n * others for kind, _, n in collectives(text)))
 
 
 def expected(split: str, devices: int, rows: int, steps: int) -> int:

@@ -3,13 +3,13 @@
 import jax
 import jax.numpy as jnp
 
-from rltriton_jax.estimators.algebra import successor_value, unless_done
+from rltriton_jax.estimators.algebra import unless_done
 from rltriton_jax.estimators.window import Window
 from rltriton_jax.scan.recurrence import Read
 
 
 def _delta(reward, value, next_value, truncated, terminated, discount):
-    delta = reward + discount * successor_value(next_value, next_value, truncated, terminated) - value
+    delta = reward + discount * jnp.where(terminated, 0.0, next_value) - value
     return jnp.where(truncated, 0.0, delta)
 
 

@@ -97,24 +97,21 @@ def interpreted_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, o
     if 0 in (plan.steps, plan.rows):
         return lax_scan.affine_scan(*operands, recurrence=recurrence, sequential=False, **layout)
     tile = tile or choose_tile(plan.steps, plan.rows, plan.time_stride == 1, plan.streams)
-    results = launch.results_of(plan, tile, recurrence, operands, **layout)
-    num_outputs = len(results) - 3 * launch.splits(plan, tile)
+    wanted, scratch = launch.results_of(plan, tile, recurrence, operands, **layout)
     run = functools.partial(
-        _run, recurrence=recurrence, dtype=dtype, num_outputs=num_outputs, plan=plan, tile=tile, results=results
+        _run, recurrence=recurrence, dtype=dtype, plan=plan, tile=tile, wanted=wanted, scratch=scratch
     )
-    written = jax.pure_callback(run, tuple(results[:num_outputs]), *operands, vmap_method="sequential")
+    written = jax.pure_callback(run, tuple(wanted), *operands, vmap_method="sequential")
     return launch.finished(written, operands=operands, time_axis=time_axis, outputs=outputs)
 
 
-def _run(*operands, recurrence, dtype, num_outputs, plan, tile, results):
-    split = launch.splits(plan, tile)
+def _run(*operands, recurrence, dtype, plan, tile, wanted, scratch):
     arrays = [np.ascontiguousarray(o) for o in operands]
-    written = [np.zeros(r.shape, r.dtype) for r in results]
-    flags = written[-1:] if split else []
-    pointers = [*arrays, *flags, *(written[:-1] if split else written)]
-    kernel = launch.entry(len(arrays), num_outputs, split, False)
+    written, scratch = ([np.zeros(r.shape, r.dtype) for r in results] for results in (wanted, scratch))
+    pointers = [*arrays, *scratch[-1:], *written, *scratch[:-1]]
+    kernel = launch.entry(len(arrays), len(written), bool(scratch), False)
     constants = launch.constants_of(plan, tile, recurrence, dtype)
     with _LOCK, np.errstate(all="ignore"):
         twins = {name: _twin_of(value) for name, value in constants.items()}
         _interpreted(kernel)[(tile.blocks(plan.rows) * tile.chunks,)](*map(_HostArray, pointers), **twins)
-    return tuple(written[:num_outputs])
+    return tuple(written)

@@ -196,26 +196,20 @@ def constants_of(plan: Plan, tile: Tile, recurrence: Recurrence, dtype) -> dict[
 
 
 def results_of(plan: Plan, tile: Tile, recurrence: Recurrence, operands, *, time_axis, dtype, outputs):
-    """What the kernel writes: the outputs that are wanted, and where time is split scratch and flags."""
+    """What the kernel writes: (the outputs that are wanted, scratch and flags where programs wait for each other)."""
     shape, state = lax_scan.output_shape(operands, time_axis), lax_scan.compute_dtype(dtype)
     composites = [jax.ShapeDtypeStruct((tile.chunks, plan.rows), state)] * 2
     if outputs == COMPOSITE:
-        return composites
-    results = [jax.ShapeDtypeStruct(shape, state if i == recurrence.state else dtype) for i in outputs]
-    if splits(plan, tile):
-        results += [*composites, jax.ShapeDtypeStruct((tile.chunks, tile.blocks(plan.rows)), jnp.int32)]
-    return results
-
-
-def splits(plan: Plan, tile: Tile) -> bool:
-    """Do programs wait for each other?"""
-    return tile.chunks > 1 and not plan.constants["COMPOSITE"]
+        return composites, []
+    wanted = [jax.ShapeDtypeStruct(shape, state if i == recurrence.state else dtype) for i in outputs]
+    flags = jax.ShapeDtypeStruct((tile.chunks, tile.blocks(plan.rows)), jnp.int32)
+    return wanted, [*composites, flags] if tile.chunks > 1 else []
 
 
 def finished(written, *, operands, time_axis: int, outputs):
     """The results of the primitive: the outputs, or the composite of what each program wrote."""
     if outputs != COMPOSITE:
-        return tuple(written[: len(outputs)])
+        return tuple(written)
     w, u = lax_scan.reduce_composites(*written, axis=0, reverse=False)
     shape = lax_scan.output_shape(operands, time_axis)
     shape = (*shape[:time_axis], 1, *shape[time_axis + 1 :])
@@ -233,7 +227,8 @@ def launched_scan(
     if 0 in (plan.steps, plan.rows):
         return lax_scan.affine_scan(*operands, recurrence=recurrence, sequential=False, **layout)
     tile = tile or choose_tile(plan.steps, plan.rows, plan.time_stride == 1, plan.streams)
-    results = results_of(plan, tile, recurrence, operands, **layout)
+    wanted, scratch = results_of(plan, tile, recurrence, operands, **layout)
+    results = [*wanted, *scratch]
     old = _jax_triton_version(jax_triton) < (0, 4)
     options: dict[str, Any] = {}
     if old:
@@ -243,7 +238,7 @@ def launched_scan(
         cuda = {"ptx_version": 87} if platform == "cuda" else {}
         options |= {"out_type": results, "backend_options": {"enable_fp_fusion": True, **cuda}}
     flags = ()
-    if splits(plan, tile):
+    if scratch:
         flags = (jnp.zeros(results[-1].shape, results[-1].dtype),)
         options["input_output_aliases"] = {len(operands): len(results) - 1}
     with warnings.catch_warnings():
@@ -251,7 +246,7 @@ def launched_scan(
         written = jax_triton.triton_call(
             *operands,
             *flags,
-            kernel=entry(len(operands), len(results) - 3 * len(flags), splits(plan, tile), old),
+            kernel=entry(len(operands), len(wanted), bool(scratch), old),
             grid=(tile.blocks(plan.rows) * tile.chunks,),
             num_warps=tile.warps,
             num_stages=1,
@@ -259,7 +254,7 @@ def launched_scan(
             **options,
             **constants_of(plan, tile, recurrence, dtype),
         )
-    return finished(written, operands=operands, time_axis=time_axis, outputs=outputs)
+    return finished(written[: len(wanted)], operands=operands, time_axis=time_axis, outputs=outputs)
 
 
 CONSTANTS = (

@@ -126,7 +126,7 @@ def _scan(w, u, initial, *, time_axis, reverse, sequential):
         return x, x
 
     rows = [jnp.moveaxis(a, time_axis, 0) for a in (w, u)]
-    start = jnp.zeros(jnp.broadcast_shapes(rows[0].shape[1:], rows[1].shape[1:]), u.dtype)
+    start = jnp.zeros(rows[1].shape[1:], u.dtype)
     return jnp.moveaxis(lax.scan(step, start, tuple(rows), reverse=reverse)[1], 0, time_axis)
 
 

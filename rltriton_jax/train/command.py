@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from rltriton_jax.__main__ import CommandError
+from rltriton_jax.errors import CommandError
 from rltriton_jax.scan.implementation import IMPLEMENTATIONS
 from rltriton_jax.train.config import Config
 from rltriton_jax.train.estimates import ESTIMATES

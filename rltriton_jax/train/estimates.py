@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 import rltriton_jax as rtj
+from rltriton_jax.bench import baselines
 from rltriton_jax.train.config import Config
 
 
@@ -48,35 +48,35 @@ def vtrace(steps: Steps, config: Config) -> rtj.Estimate:
     return rtj.vtrace(steps.rewards, steps.values, steps.log_rhos, **_boundaries(steps, config))
 
 
+def _ends(steps: Steps) -> jax.Array:
+    """Every end of an episode, taken for a terminal one."""
+    return (steps.terminated | steps.truncated).astype(steps.rewards.dtype)
+
+
 def hand_written(steps: Steps, config: Config) -> rtj.Estimate:
-    """The reverse scan that learners in the style of PureJaxRL write, which takes every end for a terminal one."""
-
-    def step(carry, row):
-        advantage, following = carry
-        reward, value, going_on = row
-        delta = reward + config.gamma * following * going_on - value
-        advantage = delta + config.gamma * config.lambda_ * going_on * advantage
-        return (advantage, value), advantage
-
-    going_on = 1.0 - (steps.terminated | steps.truncated)
-    start = (jnp.zeros_like(steps.last_value), steps.last_value)
-    advantages = jax.lax.scan(step, start, (steps.rewards, steps.values, going_on), reverse=True)[1]
+    """The reverse scan that learners in the style of PureJaxRL write."""
+    advantages = baselines.reverse_scan_gae(
+        steps.rewards, steps.values, _ends(steps), steps.last_value, config.gamma, config.lambda_
+    )
     return rtj.Estimate(advantages, advantages + steps.values)
 
 
 def hand_written_drop_in(steps: Steps, config: Config) -> rtj.Estimate:
     """The same by one call."""
-    done = steps.terminated | steps.truncated
     return rtj.gae(
-        steps.rewards, steps.values, done, bootstrap_value=steps.last_value, gamma=config.gamma, lambda_=config.lambda_
+        steps.rewards,
+        steps.values,
+        _ends(steps),
+        bootstrap_value=steps.last_value,
+        gamma=config.gamma,
+        lambda_=config.lambda_,
     )
 
 
 def _by_rlax(library, steps: Steps, config: Config) -> rtj.Estimate:
-    discount = config.gamma * (1.0 - (steps.terminated | steps.truncated))
-    values = jnp.concatenate([steps.values, steps.last_value[None]])
-    estimate = library.truncated_generalized_advantage_estimation
-    advantages = jax.vmap(estimate, (1, 1, None, 1), 1)(steps.rewards, discount, config.lambda_, values)
+    advantages = baselines.rlax_gae(
+        library, steps.rewards, steps.values, _ends(steps), steps.last_value, config.gamma, config.lambda_
+    )
     return rtj.Estimate(advantages, advantages + steps.values)
 
 

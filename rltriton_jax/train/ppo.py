@@ -60,7 +60,7 @@ def make_train(config: Config, problem: Problem, report: Callable[..., None]):
             config.learning_rate, 0.0, config.num_updates * config.epochs * config.minibatches
         )
         optimiser = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(decay, eps=1e-5))
-        train = TrainState.create(apply_fn=net.apply, params=net.init(key_net, observation), tx=optimiser)
+        train = TrainState.create(apply_fn=apply, params=net.init(key_net, observation), tx=optimiser)
         zeros = jnp.zeros(config.num_envs)
         return Carry(train, state, observation, zeros, Scaling(zeros, jnp.float32(0), jnp.float32(0)), key)
 
@@ -68,7 +68,7 @@ def make_train(config: Config, problem: Problem, report: Callable[..., None]):
         def step(inner, _):
             state, observation, key = inner
             key, key_action, key_step = jax.random.split(key, 3)
-            policy, _ = net.apply(carry.train.params, observation)
+            policy, _ = apply(carry.train.params, observation)
             action = network.sample(key_action, policy, problem.continuous)
             log_prob = network.log_prob(policy, action, problem.continuous)
             following, state, reward, terminated, truncated, final = problem.step(
@@ -114,7 +114,7 @@ def make_train(config: Config, problem: Problem, report: Callable[..., None]):
         return ESTIMATES[config.estimator](steps, config)
 
     def loss(params, batch: Rollout, target: rtj.Estimate):
-        policy, values = net.apply(params, batch.observation)
+        policy, values = apply(params, batch.observation)
         log_ratio = network.log_prob(policy, batch.action, problem.continuous) - batch.log_prob
         ratio = jnp.exp(log_ratio)
         advantage = (target.advantages - jnp.mean(target.advantages)) / (jnp.std(target.advantages) + 1e-8)
