@@ -14,7 +14,6 @@ from cases import primitives
 import rltriton_jax as rtj
 from rltriton_jax.scan import launch
 from rltriton_jax.scan.recurrence import COMPOSITE
-from rltriton_jax.scan.tiles import choose_tile
 
 TARGETS = {
     "sm_80": ("cuda", 80, 32),
@@ -52,19 +51,16 @@ def compile_scan(eqn, target: str, tile=None, **changes):
 
     params = {k: v for k, v in eqn.params.items() if k != "implementation"} | changes
     operands = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-    plan = launch.make_plan(operands=operands, **params)
-    tile = tile or choose_tile(plan.steps, plan.rows, plan.time_stride == 1, plan.streams)
-    wanted, scratch = launch.results_of(plan, tile, operands=operands, **params)
-    kernel = launch.entry(len(operands), len(wanted), bool(scratch), False)
-    constants = launch.constants_of(plan, tile, params["recurrence"], params["dtype"])
-    arrays = [*operands, *scratch[-1:], *wanted, *scratch[:-1]]
-    names = [n for n in kernel.arg_names if n not in constants]
+    plan = launch.make_plan(operands=operands, tile=tile, **params)
+    kernel = launch.entry(len(operands), len(plan.wanted), bool(plan.scratch), False)
+    arrays = [*operands, *plan.scratch[-1:], *plan.wanted, *plan.scratch[:-1]]
+    names = [n for n in kernel.arg_names if n not in plan.constants]
     signature = {n: "*" + TYPES[a.dtype.name] for n, a in zip(names, arrays, strict=True)}
-    signature |= dict.fromkeys(constants, "constexpr")
+    signature |= dict.fromkeys(plan.constants, "constexpr")
     attrs = {(i,): [["tt.divisibility", 16]] for i in range(len(names))}
-    source = ASTSource(kernel, signature, constexprs=constants, attrs=attrs)
-    options = {"num_warps": tile.warps, "num_stages": 1, "enable_fp_fusion": True}
-    return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options), tile
+    source = ASTSource(kernel, signature, constexprs=plan.constants, attrs=attrs)
+    options = {"num_warps": plan.tile.warps, "num_stages": 1, "enable_fp_fusion": True}
+    return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options), plan.tile
 
 
 def usage(compiled, target: str) -> Usage:
@@ -98,6 +94,9 @@ def calls(axis: int):
         "gae": lambda x, d: rtj.gae(x, x, d, **at),
         "vtrace": lambda x, d: rtj.vtrace(x, x, x, d, **at),
         "retrace": lambda x, d: rtj.retrace(x, x, x, d, next_state_values=x, **at),
+        "retrace of 4 actions": lambda x, d: rtj.retrace(
+            x, x, x, d, next_q_values=jnp.stack([x] * 4, -1), next_target_probs=jnp.stack([x] * 4, -1), **at
+        ),
         "lambda_returns": lambda x, d: rtj.lambda_returns(x, x, d, **at),
         "discounted_returns": lambda x, d: rtj.discounted_returns(x, d, **at),
         "eligibility_traces": lambda x, d: rtj.eligibility_traces(x, d, **at),

@@ -74,6 +74,9 @@ CASES = (
 ESTIMATORS = tuple({case.name: case for case in reversed(CASES)}.values())[::-1]
 """One case an estimator, for tests whose subject is not the arguments."""
 
+SUMS = next(case for case in CASES if "next_q_values" in case.optional)
+"""The case whose operands have an axis more, of actions, over which the scan sums."""
+
 WINDOWS = tuple(
     (case, steps, layout)
     for case in CASES
@@ -97,7 +100,9 @@ def flags(kind: str, rng, shape):
     return out
 
 
-def arguments(case: Case, rng, steps: int, batch=(3,), *, flags_kind="random", dtype="float32", hyper="scalar"):
+def arguments(
+    case: Case, rng, steps: int, batch=(3,), *, flags_kind="random", dtype="float32", hyper="scalar", actions=4
+):
     """Time-major NumPy arguments, quantised to `dtype`; hyperparameters scalar, per batch element or per step."""
     shape = (steps, *batch)
     out: dict[str, Any] = {}
@@ -109,9 +114,9 @@ def arguments(case: Case, rng, steps: int, batch=(3,), *, flags_kind="random", d
         elif name in ("bootstrap_value", "initial"):
             out[name] = rng.normal(size=batch)
         elif name == "next_target_probs":
-            out[name] = rng.dirichlet(np.ones(4), size=shape)
+            out[name] = rng.dirichlet(np.ones(actions), size=shape)
         elif name == "next_q_values":
-            out[name] = rng.normal(size=(*shape, 4))
+            out[name] = rng.normal(size=(*shape, actions))
         else:
             out[name] = rng.normal(size=shape)
     for name in FLOATS & out.keys():

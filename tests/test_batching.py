@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import ESTIMATORS, arguments, outputs, primitives
+from cases import ESTIMATORS, SUMS, arguments, outputs, primitives
 
 import rltriton_jax as rtj
 from rltriton_jax.scan import launch
 
 
-@pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*ESTIMATORS, SUMS], ids=str)
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_vmap_over_any_axis_is_a_loop(case, axis, rng):
     rows = [arguments(case, rng, 6, (2,)) for _ in range(3)]
@@ -57,7 +57,7 @@ def test_a_sweep_reads_one_rollout(rng):
 
 
 @pytest.mark.parametrize("implementation", ["associative_scan", "scan", "interpret"])
-@pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*ESTIMATORS, SUMS], ids=str)
 def test_vmap_over_one_argument_alone_is_a_loop(case, implementation, rng):
     """Each float argument in turn: what does not depend on it keeps its size, and must still meet what does."""
     if implementation == "interpret" and launch.problem() is not None:

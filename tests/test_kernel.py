@@ -6,7 +6,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, DTYPES, ESTIMATORS, FLAGS, LAYOUTS, WINDOWS, arguments, assert_close, check, outputs, window_id
+from cases import (
+    CASES,
+    DTYPES,
+    ESTIMATORS,
+    FLAGS,
+    LAYOUTS,
+    SUMS,
+    WINDOWS,
+    arguments,
+    assert_close,
+    check,
+    outputs,
+    window_id,
+)
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -60,6 +73,26 @@ def test_the_kernel_reads_flags_as_they_are(flag_dtype, implementation, rng):
     assert_close(CASES[0], outputs(rtj.gae(**cast, implementation=implementation)), kwargs)
 
 
+@pytest.mark.parametrize("implementation", KERNEL)
+@pytest.mark.parametrize("layout", ["time_major", "batch_major"])
+@pytest.mark.parametrize("actions", [1, 2, 3, 4, 6, 8, 64, 65])
+def test_the_kernel_sums_over_any_number_of_actions(actions, layout, implementation, rng):
+    for dtype in ("float32", "bfloat16"):
+        check(SUMS, arguments(SUMS, rng, 20, (5,), actions=actions, dtype=dtype), layout, dtype, implementation)
+
+
+@pytest.mark.parametrize("implementation", KERNEL)
+def test_the_kernels_sum_leaves_out_what_has_no_probability(implementation, rng):
+    kwargs = arguments(SUMS, rng, 20)
+    left_out = rng.random(kwargs["next_q_values"].shape) < 0.3
+    kwargs["next_target_probs"] = np.where(left_out, np.float32(0), kwargs["next_target_probs"])
+    want = outputs(rtj.retrace(**kwargs, implementation=implementation))
+    for garbage in (np.nan, np.inf):
+        bad = {**kwargs, "next_q_values": np.where(left_out, np.float32(garbage), kwargs["next_q_values"])}
+        for g, w in zip(outputs(rtj.retrace(**bad, implementation=implementation)), want, strict=True):
+            np.testing.assert_array_equal(g, w)
+
+
 SPLITS = {
     "chunks of columns": tiles.Tile(0, 2, 4, 2, 1, chunks=9),
     "chunks of rows": tiles.Tile(1, 1, 16, 1, 1, chunks=5),
@@ -72,13 +105,12 @@ SPLITS = {
 
 @pytest.mark.parametrize("implementation", KERNEL)
 @pytest.mark.parametrize("name", SPLITS)
-@pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*ESTIMATORS, SUMS], ids=str)
 def test_every_kind_of_tile_gives_the_same_result(case, name, implementation, rng, monkeypatch):
-    from rltriton_jax.scan import interpret, launch
+    from rltriton_jax.scan import launch
 
     tile = SPLITS[name]
-    for module in (interpret, launch):
-        monkeypatch.setattr(module, "choose_tile", lambda *_: tile)
+    monkeypatch.setattr(launch, "choose_tile", lambda *_: tile)
     jax.clear_caches()
     kwargs = arguments(case, rng, 67)
     check(case, kwargs, "batch_major" if tile.time else "time_major", "float32", implementation)
@@ -183,11 +215,13 @@ def test_a_gpu_runs_the_kernel_by_default(rng):
 def test_large_windows_on_a_gpu_match_the_sequential_scan(shape, time_axis, rng):
     placed = shape if time_axis == 0 else shape[::-1]
     r, v, log_rhos = rng.normal(size=(3, *placed)).astype("float32")
+    q, p = rng.random(size=(2, *placed, 4), dtype="float32")
     done = rng.random(placed) < 0.02
     for call in (
         lambda **k: rtj.gae(r, v, done, time_axis=time_axis, **k),
         lambda **k: rtj.vtrace(r, v, log_rhos, done, time_axis=time_axis, **k),
         lambda **k: rtj.retrace(r, v, log_rhos, done, next_state_values=v, time_axis=time_axis, **k),
+        lambda **k: rtj.retrace(r, v, log_rhos, done, next_q_values=q, next_target_probs=p, time_axis=time_axis, **k),
         lambda **k: rtj.eligibility_traces(r, done, time_axis=time_axis, **k),
     ):
         for g, w in zip(jax.tree.leaves(call()), jax.tree.leaves(call(implementation="associative_scan"))):

@@ -72,6 +72,16 @@ def test_each_function_is_as_many_kernels_as_it_needs_and_moves_nothing(name, lo
 
 
 @needs_kernel
+@pytest.mark.parametrize("actions, inside", [(4, True), (launch.MAX_TERMS + 1, False)])
+def test_a_sum_over_few_actions_is_taken_in_the_kernel(actions, inside, lowered):
+    q = jax.ShapeDtypeStruct((*X.shape, actions), jnp.float32)
+    retrace = lambda r, d, q: rtj.retrace(r, r, r, d, next_q_values=q, next_target_probs=q)
+    for function in (retrace, jax.vmap(retrace, 1, 1)):
+        text = lowered(function, X, X, q)
+        assert calls(text) == 1 and ("stablehlo.reduce" not in text) == inside and not moves(text)
+
+
+@needs_kernel
 def test_an_output_that_is_not_used_is_not_stored(lowered):
     one, two = lowered(advantages, X, X, X), lowered(lambda r, v, d: rtj.gae(r, v, d), X, X, X)
     results = [re.search(r"triton_kernel_call\w*\(.*->\s*(.*)", t).group(1).count("256x512xf32") for t in (one, two)]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, ESTIMATORS, PER_STEP, arguments, assert_close, outputs
+from cases import CASES, ESTIMATORS, PER_STEP, SUMS, arguments, assert_close, outputs
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -71,7 +71,7 @@ def run(function, mesh, arrays):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
 @pytest.mark.parametrize("function", [forward, backward], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*ESTIMATORS, SUMS], ids=str)
 def test_a_batch_on_eight_devices_moves_nothing(case, function, kind, rng):
     mesh = mesh_of(kind)
     arrays, fixed = split(place(arguments(case, rng, STEPS, (ROWS,)), mesh, BATCH))
@@ -79,6 +79,18 @@ def test_a_batch_on_eight_devices_moves_nothing(case, function, kind, rng):
     assert collectives(program.as_text()) == []
     for x in jax.tree.leaves(program(arrays)):
         assert x.sharding.is_equivalent_to(NamedSharding(mesh, BATCH if x.ndim > 1 else P(("a", "b"))), x.ndim)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+def test_actions_on_eight_devices_move_their_sums_only(kind, rng):
+    mesh = mesh_of(kind)
+    kwargs = arguments(SUMS, rng, STEPS, (ROWS,), actions=8)
+    arrays, fixed = split(place(kwargs, mesh, P(None, None)))
+    for name in ("next_q_values", "next_target_probs"):
+        arrays[name] = jax.device_put(kwargs[name], NamedSharding(mesh, P(None, None, ("a", "b"))))
+    program = compiled(partial(forward, SUMS, fixed), mesh, arrays)
+    assert [(kind, n) for kind, n, _ in collectives(program.as_text())] == [("all-reduce", STEPS * ROWS)]
+    assert_close(SUMS, program(arrays), kwargs)
 
 
 @pytest.mark.parametrize("spec", [TIME, BOTH], ids=["time", "time and batch"])
@@ -164,12 +176,12 @@ needs_kernel = pytest.mark.skipif(launch.problem() is not None, reason=f"the ker
 )
 def test_the_interpreted_kernel_splits_time_by_composites(tile, rng, monkeypatch):
     """Four devices along time, on each of which a row's composite is put together from parts."""
-    from rltriton_jax.scan import interpret
+    from rltriton_jax.scan import launch
 
     kwargs = arguments(CASES[0], rng, STEPS, (ROWS,))
     mesh = mesh_of(AxisType.Explicit)
     arrays, fixed = split(place({**kwargs, "implementation": "interpret"}, mesh, BOTH))
-    monkeypatch.setattr(interpret, "choose_tile", lambda *_: tile)
+    monkeypatch.setattr(launch, "choose_tile", lambda *_: tile)
     jax.clear_caches()
     assert_close(CASES[0], run(partial(forward, CASES[0], fixed), mesh, arrays), kwargs)
     jax.clear_caches()

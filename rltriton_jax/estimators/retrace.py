@@ -107,16 +107,16 @@ def retrace(
             f"{', '.join(given + ['next_state_values'] * (next_state_values is not None)) or 'none of them'}."
         )
     if next_state_values is None:
-        next_state_values = window.expectation(
-            "next_q_values", next_q_values, "next_target_probs", next_target_probs, excluded=terminated
-        )
+        next_state_value = window.expectation("next_q_values", next_q_values, "next_target_probs", next_target_probs)
+    else:
+        next_state_value = window.step("next_state_values", next_state_values)
     q = window.step("q_values", q_values)
     log_rho = window.step("log_rhos", log_rhos)
     reads = (
         Read("rewards"),
         q,
         Read(q.operand, 1),
-        window.step("next_state_values", next_state_values),
+        next_state_value,
         log_rho,
         Read(log_rho.operand, 1),
         window.flag("terminated", terminated),

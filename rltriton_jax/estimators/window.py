@@ -8,9 +8,7 @@ from typing import Any, TypeVar, cast
 import jax
 import jax.numpy as jnp
 
-from rltriton_jax.scan.lax_scan import compute_dtype
 from rltriton_jax.scan.primitive import affine_scan
-from rltriton_jax.scan.products import scaled
 from rltriton_jax.scan.recurrence import Read, Recurrence
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -160,8 +158,8 @@ class Window:
             return value, following, Read(), Read(flag=True)
         return value, following, self.step("final_values", final_values), self.flag("truncated", truncated)
 
-    def expectation(self, q_name: str, q, probs_name: str, probs, *, excluded):
-        """sum_a probs * q over the trailing axis of both, in the scan's dtype; 0 and unread where `excluded`."""
+    def expectation(self, q_name: str, q, probs_name: str, probs) -> Read:
+        """sum_a probs * q over the trailing axis of both, in the scan's dtype; probabilities of 0 exclude actions."""
         q, probs = self._numbers(q_name, q), self._numbers(probs_name, probs)
         for name, array in ((q_name, q), (probs_name, probs)):
             if array.shape[:-1] != self.step_shape or array.shape != q.shape:
@@ -170,15 +168,9 @@ class Window:
                     f"shape {q.shape}; give {q_name} and {probs_name} the shape {(*self.step_shape, 'A')}, with one "
                     "entry per action on the last axis."
                 )
-        self.data += [q, probs]
-        state = compute_dtype(self.dtype)
-        q, probs = q.astype(state), probs.astype(state)
-        outside = (probs == 0) & ~jnp.isfinite(q)
-        if excluded is not None:
-            flags = self.flag("terminated", excluded)
-            outside |= jnp.expand_dims(self.operands[str(flags.operand)].astype(bool), -1)
-            probs = jnp.where(outside, 0, probs)
-        return jnp.sum(scaled(probs, jnp.where(outside, 0, q)), axis=-1)
+        self._keep(q_name, q)
+        self._keep(probs_name, probs)
+        return Read(q_name, weights=probs_name)
 
     def per_step(self, name: str) -> bool:
         """Does the coefficient `name` change along time?"""
@@ -215,7 +207,9 @@ class Window:
             tuple(self.operands), reads, coefficients, outputs, num_outputs, reverse=reverse, initial=initial
         )
         operands = tuple(self.operands.values())
-        return affine_scan(recurrence, operands, time_axis=self.axis, dtype=self.dtype, implementation=implementation)
+        summed_axis = len(self.shape) if any(r.weights is not None for r in reads) else None
+        layout = {"time_axis": self.axis, "summed_axis": summed_axis, "dtype": self.dtype}
+        return affine_scan(recurrence, operands, implementation=implementation, **layout)
 
 
 OPTIONS = ("on_truncation", "boundary", "reverse", "time_axis", "implementation")

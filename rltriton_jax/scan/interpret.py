@@ -7,9 +7,7 @@ import types
 import jax
 import numpy as np
 
-from rltriton_jax.scan import launch, lax_scan
-from rltriton_jax.scan.recurrence import Recurrence
-from rltriton_jax.scan.tiles import Tile, choose_tile
+from rltriton_jax.scan.launch import Plan, entry
 
 _LOCK = threading.Lock()
 
@@ -90,28 +88,17 @@ def _twin_of(value):
     return value
 
 
-def interpreted_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, outputs, tile: Tile | None = None):
-    """The scan by the interpreter, as a host callback."""
-    layout = {"time_axis": time_axis, "dtype": dtype, "outputs": outputs}
-    plan = launch.make_plan(recurrence, operands, **layout)
-    if 0 in (plan.steps, plan.rows):
-        return lax_scan.affine_scan(*operands, recurrence=recurrence, sequential=False, **layout)
-    tile = tile or choose_tile(plan.steps, plan.rows, plan.time_stride == 1, plan.streams)
-    wanted, scratch = launch.results_of(plan, tile, recurrence, operands, **layout)
-    run = functools.partial(
-        _run, recurrence=recurrence, dtype=dtype, plan=plan, tile=tile, wanted=wanted, scratch=scratch
-    )
-    written = jax.pure_callback(run, tuple(wanted), *operands, vmap_method="sequential")
-    return launch.finished(written, operands=operands, time_axis=time_axis, outputs=outputs)
+def interpreted(plan: Plan, operands):
+    """The interpreter's run, as a host callback."""
+    return jax.pure_callback(functools.partial(_run, plan), tuple(plan.wanted), *operands, vmap_method="sequential")
 
 
-def _run(*operands, recurrence, dtype, plan, tile, wanted, scratch):
+def _run(plan: Plan, *operands):
     arrays = [np.ascontiguousarray(o) for o in operands]
-    written, scratch = ([np.zeros(r.shape, r.dtype) for r in results] for results in (wanted, scratch))
+    written, scratch = ([np.zeros(r.shape, r.dtype) for r in results] for results in (plan.wanted, plan.scratch))
     pointers = [*arrays, *scratch[-1:], *written, *scratch[:-1]]
-    kernel = launch.entry(len(arrays), len(written), bool(scratch), False)
-    constants = launch.constants_of(plan, tile, recurrence, dtype)
+    kernel = entry(len(arrays), len(written), bool(scratch), False)
     with _LOCK, np.errstate(all="ignore"):
-        twins = {name: _twin_of(value) for name, value in constants.items()}
-        _interpreted(kernel)[(tile.blocks(plan.rows) * tile.chunks,)](*map(_HostArray, pointers), **twins)
+        twins = {name: _twin_of(value) for name, value in plan.constants.items()}
+        _interpreted(kernel)[(plan.programs,)](*map(_HostArray, pointers), **twins)
     return tuple(written)

@@ -76,16 +76,19 @@ def row_offset(row, BATCH: tl.constexpr, ACCESS: tl.constexpr, i: tl.constexpr):
     offset = row * 0
     for k in tl.static_range(len(BATCH)):
         if k == len(BATCH) - 1:
-            offset += row * ACCESS[i][2 + k]
+            offset += row * ACCESS[i][3 + k]
         else:
-            offset += (row % BATCH[k]) * ACCESS[i][2 + k]
+            offset += (row % BATCH[k]) * ACCESS[i][3 + k]
             row = row // BATCH[k]
     return offset
 
 
 @triton.jit
 def fetch(pointers, ACCESS: tl.constexpr, i: tl.constexpr, t, row, live, BATCH: tl.constexpr, MASKED: tl.constexpr):
-    """Operand access i, (pointer, stride of time, strides of the batch axes), at steps t of rows `row`."""
+    """Operand access i at steps t of rows `row`.
+
+    An access is (pointer, stride of time, stride of the summed axis, strides of the batch axes).
+    """
     at = row_offset(row, BATCH, ACCESS, i)
     if ACCESS[i][1] != 0:
         at = at + t * ACCESS[i][1]
@@ -95,6 +98,33 @@ def fetch(pointers, ACCESS: tl.constexpr, i: tl.constexpr, t, row, live, BATCH: 
             return tl.load(pointers[ACCESS[i][0]] + at)
     else:
         return tl.load(pointers[ACCESS[i][0]] + at)
+
+
+@triton.jit
+def weighted_sum(
+    pointers, ACCESS: tl.constexpr, i: tl.constexpr, j: tl.constexpr, t, row, live, BATCH: tl.constexpr,
+    TERMS: tl.constexpr, DTYPE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """The sum over the summed axis of access i times access j, each term 0 where either factor is.
+
+    Terms lie side by side in memory, then the tile's second axis does. The compiler gives threads to axes of equal
+    stride in their order, so that one comes first: threads then load sectors, and hold the sum where the tile has it.
+    """
+    WIDTH: tl.constexpr = 4 if TERMS % 4 == 0 else 2 if TERMS % 2 == 0 else 1
+    t, row, live = tl.trans(t), tl.trans(row), tl.trans(live)[:, :, None]
+    at_i = (row_offset(row, BATCH, ACCESS, i) + t * ACCESS[i][1])[:, :, None]
+    at_j = (row_offset(row, BATCH, ACCESS, j) + t * ACCESS[j][1])[:, :, None]
+    result = tl.full((live.shape[0], live.shape[1]), 0.0, DTYPE)
+    for first in tl.static_range(0, TERMS, WIDTH):
+        term = first + tl.arange(0, WIDTH)[None, None, :]
+        x = pointers[ACCESS[i][0]] + at_i + term * ACCESS[i][2]
+        y = pointers[ACCESS[j][0]] + at_j + term * ACCESS[j][2]
+        if MASKED:
+            x, y = tl.load(x, mask=live, other=0).to(DTYPE), tl.load(y, mask=live, other=0).to(DTYPE)
+        else:
+            x, y = tl.load(x).to(DTYPE), tl.load(y).to(DTYPE)
+        result += total(tl.where(x == 0, 0.0, times0(y, x)), 2)
+    return tl.trans(result)
 
 
 @triton.jit
@@ -117,15 +147,21 @@ def shifted(x, edge, SHIFT: tl.constexpr):
 @triton.jit
 def read(
     pointers, READS: tl.constexpr, ACCESS: tl.constexpr, i: tl.constexpr, t, fours, row, safe_row, live_row,
-    T: tl.constexpr, FIRST: tl.constexpr, BATCH: tl.constexpr, DTYPE: tl.constexpr, ROW_MASK: tl.constexpr,
-    TIME_MASK: tl.constexpr, SLICE: tl.constexpr, newer,
+    T: tl.constexpr, FIRST: tl.constexpr, BATCH: tl.constexpr, TERMS: tl.constexpr, DTYPE: tl.constexpr,
+    ROW_MASK: tl.constexpr, TIME_MASK: tl.constexpr, SLICE: tl.constexpr, newer,
 ):  # fmt: skip
-    """Read i, (kind, access or -1, shift, rows in memory, access of the row beyond or -1, twin or -1), as a tile.
+    """Read i as a tile.
 
-    `newer` are the reads of the slice before, whose twin of this read has met the same element already.
+    A read is (kind, access or -1, shift, rows in memory, access of the row beyond or -1, twin or -1, access of the
+    weights or -1). `newer` are the reads of the slice before, whose twin of this read has met the same element already.
     """
     if READS[i][0] == 2:
         x = t == FIRST
+    elif READS[i][6] >= 0:
+        live = live_row & (t < T)
+        x = weighted_sum(
+            pointers, ACCESS, READS[i][1], READS[i][6], t, row, live, BATCH, TERMS, DTYPE, ROW_MASK or TIME_MASK
+        )  # fmt: skip
     elif SLICE > 0 and READS[i][5] >= 0:
         x = newer[READS[i][5]]
     elif READS[i][1] >= 0:
@@ -159,14 +195,14 @@ def read(
 @triton.jit
 def read_all(
     pointers, READS: tl.constexpr, ACCESS: tl.constexpr, t, fours, row, safe_row, live_row,
-    T: tl.constexpr, FIRST: tl.constexpr, BATCH: tl.constexpr, DTYPE: tl.constexpr, ROW_MASK: tl.constexpr,
-    TIME_MASK: tl.constexpr, SLICE: tl.constexpr, newer,
+    T: tl.constexpr, FIRST: tl.constexpr, BATCH: tl.constexpr, TERMS: tl.constexpr, DTYPE: tl.constexpr,
+    ROW_MASK: tl.constexpr, TIME_MASK: tl.constexpr, SLICE: tl.constexpr, newer,
 ):  # fmt: skip
     values = ()
     for i in tl.static_range(len(READS)):
         value = read(
-            pointers, READS, ACCESS, i, t, fours, row, safe_row, live_row, T, FIRST, BATCH, DTYPE, ROW_MASK, TIME_MASK,
-            SLICE, newer,
+            pointers, READS, ACCESS, i, t, fours, row, safe_row, live_row, T, FIRST, BATCH, TERMS, DTYPE, ROW_MASK,
+            TIME_MASK, SLICE, newer,
         )  # fmt: skip
         values = values + (value,)
     return values
@@ -202,9 +238,9 @@ def scan_tile(
     inputs, outs, scratch,
     COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr, READS: tl.constexpr, ACCESS: tl.constexpr,
     WANTED: tl.constexpr, INITIAL: tl.constexpr, NEEDS_PREVIOUS: tl.constexpr, BATCH: tl.constexpr,
-    T: tl.constexpr, ROWS: tl.constexpr, REVERSE: tl.constexpr, DTYPE: tl.constexpr, WIDE: tl.constexpr,
-    COMPOSITE: tl.constexpr, TIME: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr, SLICES: tl.constexpr,
-    PIECES: tl.constexpr, CHUNKS: tl.constexpr,
+    T: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr, REVERSE: tl.constexpr, DTYPE: tl.constexpr,
+    WIDE: tl.constexpr, COMPOSITE: tl.constexpr, TIME: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
+    SLICES: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     BLOCKS: tl.constexpr = (ROWS + BLOCK - 1) // BLOCK
     STEPS: tl.constexpr = GROUPS * SLICES
@@ -248,8 +284,8 @@ def scan_tile(
         for k in tl.static_range(SLICES):
             t = begin + (SLICES - 1 - k if REVERSE else k)
             values = read_all(
-                inputs, READS, ACCESS, t, fours, row, safe_row, live_row, T, FIRST, BATCH, DTYPE, ROW_MASK, TIME_MASK,
-                k, values,
+                inputs, READS, ACCESS, t, fours, row, safe_row, live_row, T, FIRST, BATCH, TERMS, DTYPE, ROW_MASK,
+                TIME_MASK, k, values,
             )  # fmt: skip
             w, u = COEFFICIENTS(*values)
             if TIME_MASK:

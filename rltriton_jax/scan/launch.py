@@ -5,6 +5,7 @@ import importlib
 import linecache
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,9 @@ from rltriton_jax.scan.tiles import Tile, choose_tile
 
 COMPUTE_CAPABILITY: int | None = None
 """The device to compile for, as 90 for sm_90; None asks the device. Set only to lower on a machine without one."""
+
+MAX_TERMS = 64
+"""Weighted sums of more terms than this are taken by XLA before the kernel."""
 
 INSTALL = "pip install 'rltriton-jax[cuda12]' (or [cuda13])"
 
@@ -54,17 +58,18 @@ class Plan:
     """A scan as the kernel sees it: a set of rows, each with T steps, and how to find an element of each array.
 
     Attributes:
-      constants: the kernel's constexpr arguments that say what is computed.
-      steps, rows: T and the number of batch elements.
-      time_stride: the distance in memory of two steps of a full array.
-      streams: how many arrays of full length are read and written.
+      constants: every constexpr argument of the kernel.
+      tile: what one program works on.
+      programs: how many there are.
+      wanted: what the kernel writes, as shapes and dtypes.
+      scratch: composites and flags, where programs wait for each other; else nothing.
     """
 
     constants: dict[str, Any]
-    steps: int
-    rows: int
-    time_stride: int
-    streams: int
+    tile: Tile
+    programs: int
+    wanted: list[jax.ShapeDtypeStruct]
+    scratch: list[jax.ShapeDtypeStruct]
 
 
 def _strides(shape):
@@ -85,9 +90,22 @@ def _merged(sizes, strides):
     return merged or [[1, [0] * len(strides)]]
 
 
-def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, outputs) -> Plan:
-    """`operands` need only shapes and dtypes."""
-    shape = lax_scan.output_shape(operands, time_axis)
+def make_plan(
+    recurrence: Recurrence,
+    operands,
+    *,
+    time_axis: int,
+    summed_axis: int | None,
+    dtype,
+    outputs,
+    tile: Tile | None = None,
+) -> Plan:
+    """`operands` need only shapes and dtypes; `tile` overrides the choice."""
+    import triton.language as tl
+
+    from rltriton_jax.scan.tile_math import translate
+
+    shape = lax_scan.output_shape(operands, time_axis, summed_axis)
     steps = shape[time_axis]
     if any(not isinstance(size, int) for size in shape):
         raise ValueError(
@@ -95,8 +113,13 @@ def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, output
             "cuda and rocm, or with implementation='associative_scan'."
         )
     wanted = () if outputs == COMPOSITE else outputs
-    shapes = [o.shape for o in operands] + [shape] * len(wanted)
-    strides = [_strides(s) for s in shapes]
+    strides = [_strides(o.shape) for o in operands] + [_strides(shape)] * len(wanted)
+    summed = [0] * len(strides)
+    terms = [1] * len(operands)
+    for i, wide in enumerate(lax_scan.is_summed(operands)):
+        if wide and summed_axis is not None:
+            summed[i], terms[i] = strides[i][summed_axis], operands[i].shape[summed_axis]
+            strides[i] = lax_scan.without_axis(strides[i], summed_axis)
     batch_axes = [a for a in range(len(shape)) if a != time_axis]
     batch = _merged([shape[a] for a in batch_axes], [[s[a] for a in batch_axes] for s in strides])
     slot = {name: i for i, name in enumerate(recurrence.operands)}
@@ -104,6 +127,7 @@ def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, output
         (
             i if i < len(operands) else i - len(operands),
             s[time_axis],
+            summed[i],
             *(column[i] for _, column in batch),
         )
         for i, s in enumerate(strides)
@@ -111,32 +135,52 @@ def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, output
 
     def read(r):
         if r == START:
-            return (2, -1, 0, 0, -1, -1)
+            return (2, -1, 0, 0, -1, -1, -1)
         operand = -1 if r.operand is None else slot[r.operand]
         rows = steps if r.operand is None else operands[operand].shape[time_axis]
         shift = 0 if rows == 1 != steps else r.shift
         if shift and rows == 1:
             operand = -1  # the only step has no neighbour
         beyond = -1 if r.beyond is None or not shift else slot[r.beyond]
-        return (int(r.flag), operand, shift, rows, beyond, _twin(recurrence, r) if shift and operand >= 0 else -1)
+        twin = _twin(recurrence, r) if shift and operand >= 0 else -1
+        return (int(r.flag), operand, shift, rows, beyond, twin, -1 if r.weights is None else slot[r.weights])
 
     reads = tuple(read(r) for r in recurrence.reads)
+    rows = math.prod(size for size, _ in batch)
     sizes = [o.size for o in operands] + [math.prod(shape)]
-    used = {r[1] for r in reads if r[1] >= 0 and access[r[1]][1]}
+    if tile is None:
+        used = {i for r in reads for i in (r[1], r[6]) if i >= 0 and access[i][1]}
+        tile = choose_tile(steps, rows, _strides(shape)[time_axis] == 1, sum(terms[i] for i in used) + len(wanted))
+    state = lax_scan.compute_dtype(dtype)
     constants = {
+        "COEFFICIENTS": translate(recurrence.coefficients),
+        "OUTPUTS": translate(recurrence.outputs),
         "READS": reads,
         "ACCESS": access,
         "WANTED": tuple(-1 if i == recurrence.state else i for i in wanted),
         "INITIAL": -1 if recurrence.initial is None else slot[recurrence.initial],
         "NEEDS_PREVIOUS": _needs_previous(recurrence, tuple(wanted)),
         "BATCH": tuple(size for size, _ in batch),
-        "T": shape[time_axis],
-        "ROWS": math.prod(size for size, _ in batch),
+        "T": steps,
+        "ROWS": rows,
+        "TERMS": max(terms),
         "REVERSE": recurrence.reverse,
+        "DTYPE": tl.float64 if state == jnp.float64 else tl.float32,
         "WIDE": max(sizes) >= 2**31,
         "COMPOSITE": outputs == COMPOSITE,
+        **tile.constants(),
     }
-    return Plan(constants, steps, constants["ROWS"], _strides(shape)[time_axis], len(used) + len(wanted))
+    blocks = tile.blocks(rows)
+    composites = [jax.ShapeDtypeStruct((tile.chunks, rows), state)] * 2
+    results = [jax.ShapeDtypeStruct(shape, state if i == recurrence.state else dtype) for i in wanted]
+    flags = jax.ShapeDtypeStruct((tile.chunks, blocks), jnp.int32)
+    return Plan(
+        constants,
+        tile,
+        blocks * tile.chunks,
+        wanted=composites if outputs == COMPOSITE else results,
+        scratch=[*composites, flags] if tile.chunks > 1 and outputs != COMPOSITE else [],
+    )
 
 
 def _twin(recurrence: Recurrence, read: Read) -> int:
@@ -180,55 +224,38 @@ def entry(num_inputs: int, num_outputs: int, split: bool, repeated_flags: bool):
     return kernel.triton.jit(namespace["affine_scan"])
 
 
-def constants_of(plan: Plan, tile: Tile, recurrence: Recurrence, dtype) -> dict[str, Any]:
-    """Every constexpr argument of the kernel."""
-    import triton.language as tl
-
-    from rltriton_jax.scan.tile_math import translate
-
-    return {
-        **plan.constants,
-        **tile.constants(),
-        "COEFFICIENTS": translate(recurrence.coefficients),
-        "OUTPUTS": translate(recurrence.outputs),
-        "DTYPE": tl.float64 if lax_scan.compute_dtype(dtype) == jnp.float64 else tl.float32,
-    }
-
-
-def results_of(plan: Plan, tile: Tile, recurrence: Recurrence, operands, *, time_axis, dtype, outputs):
-    """What the kernel writes: (the outputs that are wanted, scratch and flags where programs wait for each other)."""
-    shape, state = lax_scan.output_shape(operands, time_axis), lax_scan.compute_dtype(dtype)
-    composites = [jax.ShapeDtypeStruct((tile.chunks, plan.rows), state)] * 2
-    if outputs == COMPOSITE:
-        return composites, []
-    wanted = [jax.ShapeDtypeStruct(shape, state if i == recurrence.state else dtype) for i in outputs]
-    flags = jax.ShapeDtypeStruct((tile.chunks, tile.blocks(plan.rows)), jnp.int32)
-    return wanted, [*composites, flags] if tile.chunks > 1 else []
-
-
-def finished(written, *, operands, time_axis: int, outputs):
-    """The results of the primitive: the outputs, or the composite of what each program wrote."""
+def scan_by(
+    launch: Callable[..., Any],
+    *operands,
+    recurrence: Recurrence,
+    time_axis: int,
+    summed_axis: int | None,
+    dtype,
+    outputs,
+    tile: Tile | None = None,
+):
+    """The scan by the kernel; `launch(plan, operands)` gives what it writes. `tile` overrides the choice."""
+    terms = [o.shape[summed_axis] for o, wide in zip(operands, lax_scan.is_summed(operands), strict=True) if wide]
+    if terms and not 0 < max(terms) <= MAX_TERMS:
+        recurrence, operands = lax_scan.sums_taken(recurrence, operands, summed_axis=summed_axis, dtype=dtype)
+        summed_axis = None
+    layout = {"time_axis": time_axis, "summed_axis": summed_axis, "dtype": dtype, "outputs": outputs}
+    shape = lax_scan.output_shape(operands, time_axis, summed_axis)
+    if 0 in shape:
+        return lax_scan.affine_scan(*operands, recurrence=recurrence, sequential=False, **layout)
+    written = launch(make_plan(recurrence, operands, tile=tile, **layout), operands)
     if outputs != COMPOSITE:
         return tuple(written)
     w, u = lax_scan.reduce_composites(*written, axis=0, reverse=False)
-    shape = lax_scan.output_shape(operands, time_axis)
     shape = (*shape[:time_axis], 1, *shape[time_axis + 1 :])
     return w.reshape(shape), u.reshape(shape)
 
 
-def launched_scan(
-    *operands, recurrence: Recurrence, time_axis: int, dtype, outputs, platform: str = "cuda", tile: Tile | None = None
-):
-    """The scan as a Triton call; `tile` overrides the choice."""
+def launched(plan: Plan, operands, *, platform: str):
+    """A Triton call."""
     import jax_triton
 
-    layout = {"time_axis": time_axis, "dtype": dtype, "outputs": outputs}
-    plan = make_plan(recurrence, operands, **layout)
-    if 0 in (plan.steps, plan.rows):
-        return lax_scan.affine_scan(*operands, recurrence=recurrence, sequential=False, **layout)
-    tile = tile or choose_tile(plan.steps, plan.rows, plan.time_stride == 1, plan.streams)
-    wanted, scratch = results_of(plan, tile, recurrence, operands, **layout)
-    results = [*wanted, *scratch]
+    results = [*plan.wanted, *plan.scratch]
     old = _jax_triton_version(jax_triton) < (0, 4)
     options: dict[str, Any] = {}
     if old:
@@ -238,7 +265,7 @@ def launched_scan(
         cuda = {"ptx_version": 87} if platform == "cuda" else {}
         options |= {"out_type": results, "backend_options": {"enable_fp_fusion": True, **cuda}}
     flags = ()
-    if scratch:
+    if plan.scratch:
         flags = (jnp.zeros(results[-1].shape, results[-1].dtype),)
         options["input_output_aliases"] = {len(operands): len(results) - 1}
     with warnings.catch_warnings():
@@ -246,18 +273,18 @@ def launched_scan(
         written = jax_triton.triton_call(
             *operands,
             *flags,
-            kernel=entry(len(operands), len(wanted), bool(scratch), old),
-            grid=(tile.blocks(plan.rows) * tile.chunks,),
-            num_warps=tile.warps,
+            kernel=entry(len(operands), len(plan.wanted), bool(plan.scratch), old),
+            grid=(plan.programs,),
+            num_warps=plan.tile.warps,
             num_stages=1,
             compute_capability=COMPUTE_CAPABILITY,
             **options,
-            **constants_of(plan, tile, recurrence, dtype),
+            **plan.constants,
         )
-    return finished(written[: len(wanted)], operands=operands, time_axis=time_axis, outputs=outputs)
+    return written[: len(plan.wanted)]
 
 
 CONSTANTS = (
     "COEFFICIENTS", "OUTPUTS", "READS", "ACCESS", "WANTED", "INITIAL", "NEEDS_PREVIOUS", "BATCH", "T", "ROWS",
-    "REVERSE", "DTYPE", "WIDE", "COMPOSITE",
+    "TERMS", "REVERSE", "DTYPE", "WIDE", "COMPOSITE",
 )  # fmt: skip

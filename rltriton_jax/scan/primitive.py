@@ -1,10 +1,11 @@
 """The one primitive, `affine_scan_p`, and its rules.
 
-Operands have one rank. On every axis an operand has the full size or 1 (it is then the same all along it), except
-that on `time_axis` one may hold T + 1 steps. Every axis but `time_axis` is batch.
+Operands have one rank, but those of a weighted sum have one axis more, `summed_axis`, for its terms. On every other
+axis an operand has the full size or 1 (it is then the same all along it), except that on `time_axis` one may hold T + 1
+steps. Every axis but these two is batch.
 
-Parameters: `recurrence`; `time_axis`; `dtype` of the outputs; `outputs`, the indices of those wanted, or COMPOSITE;
-`implementation`, a name or None for the platform's own.
+Parameters: `recurrence`; `time_axis`, where there is no summed axis; `summed_axis` or None; `dtype` of the outputs;
+`outputs`, the indices of those wanted, or COMPOSITE; `implementation`, a name or None for the platform's own.
 """
 
 import functools
@@ -22,8 +23,16 @@ from rltriton_jax.scan.devices import is_partly_manual, is_split_by_xla, is_spre
 from rltriton_jax.scan.implementation import resolve_implementation
 from rltriton_jax.scan.neighbours import edge_row
 from rltriton_jax.scan.products import mul0, scaled, sum_to
-from rltriton_jax.scan.recurrence import COMPOSITE, Recurrence, depends, is_linear, linear, weight_shift
-from rltriton_jax.scan.rules import aligned, bind, result_aval
+from rltriton_jax.scan.recurrence import (
+    COMPOSITE,
+    Recurrence,
+    depends,
+    is_linear,
+    linear,
+    weight_shift,
+    without_sums,
+)
+from rltriton_jax.scan.rules import aligned_around, bind, dropped, result_aval
 from rltriton_jax.scan.time_shards import divisible, scan_part
 
 affine_scan_p = needs_devices(Primitive("affine_scan"))
@@ -32,7 +41,13 @@ affine_scan_p.def_impl(functools.partial(xla.apply_primitive, affine_scan_p))
 
 
 def affine_scan(
-    recurrence: Recurrence, operands: Sequence[jax.Array], *, time_axis: int, dtype, implementation: str | None = None
+    recurrence: Recurrence,
+    operands: Sequence[jax.Array],
+    *,
+    time_axis: int,
+    dtype,
+    summed_axis: int | None = None,
+    implementation: str | None = None,
 ) -> tuple[jax.Array, ...]:
     """Binds the primitive: all outputs of `recurrence`, of the operands' common shape with T steps."""
     return tuple(
@@ -41,6 +56,7 @@ def affine_scan(
             *operands,
             recurrence=recurrence,
             time_axis=time_axis,
+            summed_axis=summed_axis,
             dtype=jnp.dtype(dtype),
             outputs=tuple(range(recurrence.num_outputs)),
             implementation=resolve_implementation(implementation),
@@ -49,9 +65,10 @@ def affine_scan(
 
 
 @affine_scan_p.def_abstract_eval
-def _abstract_eval(*avals, recurrence, time_axis, dtype, outputs, implementation):
-    shape = lax_scan.output_shape(avals, time_axis)
+def _abstract_eval(*avals, recurrence, time_axis, summed_axis, dtype, outputs, implementation):
+    shape = lax_scan.output_shape(avals, time_axis, summed_axis)
     state = lax_scan.compute_dtype(dtype)
+    avals = [dropped(a, summed_axis) if wide else a for a, wide in zip(avals, lax_scan.is_summed(avals), strict=True)]
     if outputs == COMPOSITE:
         return [result_aval(avals, (*shape[:time_axis], 1, *shape[time_axis + 1 :]), state)] * 2
     return [result_aval(avals, shape, state if i == recurrence.state else dtype) for i in outputs]
@@ -71,9 +88,10 @@ def _dce(used, *rest):
 partial_eval.dce_rules[affine_scan_p] = _dce
 
 
-def _batch(args, dims, *, time_axis, **params):
-    args, axis = aligned(args, dims)
-    results = bind(affine_scan_p, *args, time_axis=time_axis + (axis <= time_axis), **params)
+def _batch(args, dims, *, time_axis, summed_axis, **params):
+    args, axis, summed_axis = aligned_around(args, dims, summed_axis)
+    time_axis += axis <= time_axis
+    results = bind(affine_scan_p, *args, time_axis=time_axis, summed_axis=summed_axis, **params)
     return results, [axis] * len(results)
 
 
@@ -119,20 +137,52 @@ def _plus(a, b):
     return b if a is None else a if b is None else a + b
 
 
-def _jvp(primals, tangents, *, recurrence, outputs, **params):
+def _moving(tangents):
+    return [i for i, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
+
+
+def _jvp_of_moving(function, primals, tangents):
+    """`function` of a list of all primals, and its tangent; those that do not move have none to instantiate."""
+    moving = _moving(tangents)
+
+    def of(*moved):
+        full = list(primals)
+        for i, value in zip(moving, moved, strict=True):
+            full[i] = value
+        return function(full)
+
+    return jax.jvp(of, tuple(primals[i] for i in moving), tuple(tangents[i] for i in moving))
+
+
+def _with_sums_taken(recurrence, primals, tangents, **where):
+    """The recurrence, primals and tangents of which every weighted sum is an operand like the others."""
+    plain, sums = without_sums(recurrence)
+    known = dict(zip(recurrence.operands, tangents, strict=True))
+    moving = {recurrence.operands[i] for i in _moving(tangents)}
+    taken, dtaken = _jvp_of_moving(lambda full: lax_scan.sums_taken(recurrence, full, **where)[1], primals, tangents)
+    for name, x, dx in zip(plain.operands, taken, dtaken, strict=True):
+        if name in sums:
+            still = moving.isdisjoint(sums[name])
+            known[name] = ad.Zero(jax.typeof(x).to_tangent_aval()) if still else dx
+    return plain, taken, [known[name] for name in plain.operands]
+
+
+def _jvp(primals, tangents, *, recurrence, summed_axis, outputs, **params):
     """dx is the bare recurrence driven by du + dw * previous; all else is the derivative of the algebra."""
+    if summed_axis is not None:
+        where = {"summed_axis": summed_axis, "dtype": params["dtype"]}
+        recurrence, primals, tangents = _with_sums_taken(recurrence, primals, tangents, **where)
     wanted = outputs if recurrence.state in outputs else (*outputs, recurrence.state)
-    results = bind(affine_scan_p, *primals, recurrence=recurrence, outputs=wanted, **params)
+    results = bind(affine_scan_p, *primals, recurrence=recurrence, summed_axis=None, outputs=wanted, **params)
     x = results[wanted.index(recurrence.state)]
     results = results[: len(outputs)]
 
-    moving = [i for i, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
     rule = _jvp_linear if is_linear(recurrence) else _jvp_fused
-    outs = rule(primals, tangents, moving, x, recurrence=recurrence, outputs=outputs, **params)
+    outs = rule(primals, tangents, x, recurrence=recurrence, outputs=outputs, **params)
     return results, outs
 
 
-def _jvp_linear(primals, tangents, moving, x, *, recurrence, time_axis, dtype, outputs, implementation):
+def _jvp_linear(primals, tangents, x, *, recurrence, time_axis, dtype, outputs, implementation):
     weights = primals[1]
     dinputs, dweights, *dinitial = tangents
     shift = weight_shift(recurrence)
@@ -153,21 +203,16 @@ def _jvp_linear(primals, tangents, moving, x, *, recurrence, time_axis, dtype, o
     return [dx if i == recurrence.state else dx.astype(dtype) for i in outputs]
 
 
-def _jvp_fused(primals, tangents, moving, x, *, recurrence, time_axis, dtype, outputs, implementation):
+def _jvp_fused(primals, tangents, x, *, recurrence, time_axis, dtype, outputs, implementation):
     layout = {"time_axis": time_axis, "reverse": recurrence.reverse}
-    names = {recurrence.operands[i] for i in moving}
+    names = {recurrence.operands[i] for i in _moving(tangents)}
     initial = lax_scan.initial_state(recurrence, primals, dtype)
     dinitial = None
     if recurrence.initial in names:
         dinitial = tangents[recurrence.operands.index(recurrence.initial)].astype(x.dtype)
 
-    def gather(*moved):
-        full = list(primals)
-        for i, value in zip(moving, moved, strict=True):
-            full[i] = value
-        return lax_scan.gather(recurrence, full, time_axis=time_axis, dtype=dtype)
-
-    reads, dreads = jax.jvp(gather, tuple(primals[i] for i in moving), tuple(tangents[i] for i in moving))
+    gather = functools.partial(lax_scan.gather, recurrence, time_axis=time_axis, dtype=dtype)
+    reads, dreads = _jvp_of_moving(gather, primals, tangents)
     changes = {i: dreads[i] for i, r in enumerate(recurrence.reads) if {r.operand, r.beyond} & names}
     w, _ = recurrence.coefficients(*reads)
     dw, driving = _differential(recurrence.coefficients, reads, changes) if changes else (None, None)
@@ -201,6 +246,7 @@ def _bind_linear(inputs, weights, initial, *, reverse, shift, time_axis, dtype, 
         *operands,
         recurrence=recurrence,
         time_axis=time_axis,
+        summed_axis=None,
         dtype=dtype,
         outputs=(0,),
         implementation=implementation,
@@ -210,7 +256,7 @@ def _bind_linear(inputs, weights, initial, *, reverse, shift, time_axis, dtype, 
 ad.primitive_jvps[affine_scan_p] = _jvp
 
 
-def _transpose(cotangents, inputs, weights, *initial, recurrence, time_axis, dtype, outputs, implementation):
+def _transpose(cotangents, inputs, weights, *initial, recurrence, time_axis, dtype, implementation, **_):
     """Backward in u: the scan in the other direction, each weight on the same pair of steps, so read one step over."""
     if not is_linear(recurrence) or ad.is_undefined_primal(weights):
         raise NotImplementedError("affine_scan is linear in its inputs and its initial state only.")
@@ -246,22 +292,23 @@ def _transpose(cotangents, inputs, weights, *initial, recurrence, time_axis, dty
 ad.primitive_transposes[affine_scan_p] = _transpose
 
 
-def _lower_spread(ctx, *operands, recurrence, time_axis, dtype, outputs, implementation):
-    """Each device scans what it holds; within, the primitive is bound again, to that."""
+def _lower_spread(ctx, *operands, recurrence, time_axis, summed_axis, dtype, outputs, implementation):
+    """Each device scans what it holds; within, the primitive is bound again, to that. XLA takes sums before."""
     if implementation == "interpret" and is_split_by_xla(ctx):
         raise ValueError(
             "implementation='interpret' calls back to the host, which XLA cannot split over devices; use one device, "
             "jax.shard_map, or a mesh with AxisType.Explicit."
         )
-    params = {"time_axis": time_axis, "dtype": dtype, "implementation": implementation}
+    params = {"time_axis": time_axis, "summed_axis": None, "dtype": dtype, "implementation": implementation}
 
     def whole(*operands):
-        local, operands = divisible(recurrence, operands, time_axis)
+        plain, operands = lax_scan.sums_taken(recurrence, operands, summed_axis=summed_axis, dtype=dtype)
+        local, operands = divisible(plain, operands, time_axis)
 
         def part(names, *operands):
             if not names:
                 return affine_scan_p.bind(*operands, recurrence=local, outputs=outputs, **params)
-            scan = functools.partial(affine_scan_p.bind, implementation=implementation)
+            scan = functools.partial(affine_scan_p.bind, summed_axis=None, implementation=implementation)
             return scan_part(
                 names, *operands, recurrence=local, time_axis=time_axis, dtype=dtype, outputs=outputs, scan=scan
             )
@@ -301,9 +348,10 @@ def _lower_elsewhere(ctx, *operands, implementation, **params):
 def _lower_cpu(ctx, *operands, implementation, **params):
     if implementation != "interpret":
         return _lower_elsewhere(ctx, *operands, implementation=implementation, **params)
-    from rltriton_jax.scan.interpret import interpreted_scan
+    from rltriton_jax.scan.interpret import interpreted
+    from rltriton_jax.scan.launch import scan_by
 
-    return mlir.lower_fun(interpreted_scan, multiple_results=True)(ctx, *operands, **params)
+    return mlir.lower_fun(functools.partial(scan_by, interpreted), multiple_results=True)(ctx, *operands, **params)
 
 
 def _lower_gpu(ctx, *operands, implementation, **params):
@@ -319,7 +367,8 @@ def _lower_gpu(ctx, *operands, implementation, **params):
         )
     problem = launch.problem()
     if problem is None:
-        scan = functools.partial(launch.launched_scan, platform=ctx.module_context.platforms[0])
+        by = functools.partial(launch.launched, platform=ctx.module_context.platforms[0])
+        scan = functools.partial(launch.scan_by, by)
         return mlir.lower_fun(scan, multiple_results=True)(ctx, *operands, **params)
     if implementation == "triton":
         raise ValueError(f"implementation='triton' cannot run: {problem}")

@@ -1,7 +1,7 @@
 """What a recurrence is: which operands each step reads, and the algebra on them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -13,17 +13,21 @@ class Read:
     """One quantity that the algebra sees at step t: `operand` at t + shift.
 
     Where t + shift lies outside the window the operand `beyond` (one row) is read instead. An operand or a row
-    left out (None) reads as 0, or as False for a flag.
+    left out (None) reads as 0, or as False for a flag. With `weights`, another operand, the quantity is the sum over
+    the summed axis of weights * operand, in which a weight of 0 leaves out what it weighs.
     """
 
     operand: str | None = None
     shift: int = 0
     beyond: str | None = None
     flag: bool = False
+    weights: str | None = None
 
     def __post_init__(self):
         if self.shift not in (-1, 0, 1):
             raise ValueError(f"shift is {self.shift}; a step reads its own row or a neighbour's, -1, 0 or 1.")
+        if self.weights is not None and (self.shift or self.beyond is not None or self.flag):
+            raise ValueError("a weighted sum is read at its own step, as a number: no shift, beyond or flag.")
 
 
 START = Read("first step in scan order", flag=True)
@@ -96,6 +100,21 @@ def is_linear(recurrence: Recurrence) -> bool:
 
 def weight_shift(recurrence: Recurrence) -> int:
     return recurrence.reads[1].shift
+
+
+def without_sums(recurrence: Recurrence) -> tuple[Recurrence, dict[str, tuple[str, str]]]:
+    """The recurrence with an operand in place of each weighted sum, and (operand, weights) of each of these."""
+    sums: dict[str, tuple[str, str]] = {}
+    reads = []
+    for r in recurrence.reads:
+        if r.operand is not None and r.weights is not None:
+            name = f"{r.weights} * {r.operand}"
+            sums[name] = (r.operand, r.weights)
+            r = Read(name)
+        reads.append(r)
+    summed = {name for pair in sums.values() for name in pair}
+    kept = [name for name in recurrence.operands if name not in summed]
+    return replace(recurrence, operands=(*kept, *sums), reads=tuple(reads)), sums
 
 
 def depends(function: Callable[..., tuple[Any, ...]], arguments: Sequence[Any], i: int) -> list[bool]:

@@ -40,7 +40,7 @@ def _power_of_2(n: int) -> int:
 def choose_tile(steps: int, rows: int, steps_adjoin: bool, streams: int) -> Tile:
     """The tile for `rows` rows of `steps` steps.
 
-    `steps_adjoin` says that the steps of a row adjoin in memory; `streams` is how many full arrays are moved.
+    `steps_adjoin` says that the steps of a row adjoin in memory; `streams` is how many numbers a step moves.
     What decides is how many steps a thread holds: enough loads in flight to hide the latency of memory, few enough
     registers that several programs share a multiprocessor. Measured on one NVIDIA H200, float32 GAE, as the ratio to an
     elementwise pass over the same bytes; (block, groups, slices, warps), then pieces or chunks:
@@ -51,14 +51,16 @@ def choose_tile(steps: int, rows: int, steps_adjoin: bool, streams: int) -> Tile
         16384 x 512      (1, 512, 1, 4) 1.09, 1 warp 1.22   (32, 4, 16, 4) in 8 pieces 1.15, (16, 64, 8, 8) 1.60
         512 x 4096       (1, 4096, 1, 8) 1.44, 4 warps 1.6  (8, 32, 16, 4) in 8 chunks 1.67, (8, 64, 8, 4) 2.2
         64 x 8192        (1, 8192, 1, 16) 2.1               (8, 32, 16, 8) in 16 chunks 2.2
-        8 x 131072       (1, 8192, 1, 8) in 16 chunks 2.6   (8, 64, 16, 16) in 128 chunks 2.1, in 256 2.8
+        8 x 131072       (1, 4096, 1, 4) in 32 chunks 2.5   (8, 64, 16, 16) in 128 chunks 2.1, in 256 2.8
 
     With two arrays in and one out, rows adjoining: 4096 x 128 (16, 16, 8, 8) 1.17 to 1.23, (32, 16, 8, 8) 1.23 to 1.34;
     16384 x 512 (32, 8, 16, 8) in 4 pieces 1.06 to 1.09, (32, 4, 16, 4) in 8 pieces 1.05 to 1.19. V-trace at 8 x 131072,
-    steps adjoining: (1, 4096, 1, 8) in 32 chunks 3.2, 16 warps 3.5.
+    steps adjoining: (1, 4096, 1, 8) in 32 chunks 3.2, 16 warps 3.5. Retrace that sums 4 actions, rows adjoining:
+    65536 x 32 (32, 8, 4, 8) 0.77, (32, 2, 16, 2) 1.20; 4096 x 128 (16, 32, 4, 16) 0.80, (16, 16, 8, 8) 0.82; 512 x 4096
+    (8, 64, 4, 16) in 16 chunks 1.09, (8, 32, 8, 8) in 16 chunks 1.39; 64 x 8192 (8, 64, 4, 16) in 32 chunks 1.17,
+    (8, 32, 8, 8) in 32 chunks 1.35.
     """
-    heavy = streams >= 6
-    return _whole_rows(steps, rows, heavy) if steps_adjoin else _columns(steps, rows, heavy, light=streams <= 3)
+    return _whole_rows(steps, rows, streams >= 6) if steps_adjoin else _columns(steps, rows, streams)
 
 
 MAX_CHUNKS = 1024
@@ -78,7 +80,7 @@ def _warps(tile: Tile, held: int) -> Tile:
 
 def _whole_rows(steps: int, rows: int, heavy: bool) -> Tile:
     """[block, groups]: a row's steps lie side by side, and the threads that load them scan them."""
-    groups = min(_power_of_2(steps), 4096 if heavy else 8192)
+    groups = min(_power_of_2(steps), 4096 if heavy or steps > 32768 else 8192)
     block = min(max(1, 256 // groups), _power_of_2(rows))
     held = 4 if groups <= 512 else 8 if groups <= 1024 or heavy else 16
     if steps > groups:
@@ -86,18 +88,23 @@ def _whole_rows(steps: int, rows: int, heavy: bool) -> Tile:
     return _split(steps, _warps(Tile(1, block, groups, 1, 1), held))
 
 
-def _columns(steps: int, rows: int, heavy: bool, light: bool) -> Tile:
+def _columns(steps: int, rows: int, streams: int) -> Tile:
     """[groups, block]: adjoining rows by many steps, composed in slices of registers; 8 rows are a memory sector."""
+    light, heavy, sums = streams <= 3, streams >= 6, streams >= 10
     if steps <= 32:
-        slices = 16 if heavy and steps > 8 else 8
+        slices = 4 if sums else 16 if heavy and steps > 8 else 8
         tile = Tile(0, min(32, _power_of_2(rows)), _power_of_2(-(-steps // slices)), slices, 1)
-        return _warps(tile, 16 if heavy else 8)
+        return _warps(tile, 4 if sums else 16 if heavy else 8)
     if steps <= 256 and rows >= 1024:
-        tile = Tile(0, 16 if heavy or light else 32, _power_of_2(-(-steps // 8)), 8, 1)
-        return _warps(tile, 8 if heavy or light else 16)
+        slices = 4 if sums else 8
+        tile = Tile(0, 16 if heavy or light else 32, _power_of_2(-(-steps // slices)), slices, 1)
+        return _warps(tile, 4 if sums else 8 if heavy or light else 16)
     if rows >= 32 * 256:
         slices, groups = 8 if heavy else 16, 8 if light else 4
         return Tile(0, 32, groups, slices, groups, pieces=-(-steps // (groups * slices)))
+    if sums and steps <= 32768:
+        groups = min(_power_of_2(-(-steps // 4)), 64)
+        return _warps(_split(steps, Tile(0, min(8, _power_of_2(rows)), groups, 4, 1)), 4)
     slices = 8 if heavy else 16
     most = 32 if steps <= 32768 else 1024 // slices
     groups = min(_power_of_2(-(-steps // slices)), most)
