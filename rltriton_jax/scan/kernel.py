@@ -148,7 +148,7 @@ def shifted(x, edge, SHIFT: tl.constexpr):
 def read(
     pointers, READS: tl.constexpr, ACCESS: tl.constexpr, i: tl.constexpr, t, fours, row, safe_row, live_row,
     T: tl.constexpr, FIRST: tl.constexpr, BATCH: tl.constexpr, TERMS: tl.constexpr, DTYPE: tl.constexpr,
-    ROW_MASK: tl.constexpr, TIME_MASK: tl.constexpr, SLICE: tl.constexpr, newer,
+    ROW_MASK: tl.constexpr, TIME_MASK: tl.constexpr, EDGE_ONCE: tl.constexpr, SLICE: tl.constexpr, newer,
 ):  # fmt: skip
     """Read i as a tile.
 
@@ -182,7 +182,7 @@ def read(
             x = fetch(pointers, ACCESS, READS[i][1], t, safe_row, live_row, BATCH, False)
     else:
         x = tl.full((1, 1), 0, DTYPE)
-    if READS[i][4] >= 0:
+    if READS[i][4] >= 0 and not (EDGE_ONCE and SLICE > 0 and READS[i][5] >= 0):
         edge = fetch(pointers, ACCESS, READS[i][4], 0, safe_row, live_row, BATCH, False).to(DTYPE)
         outside = (t + READS[i][2] < 0) | (t + READS[i][2] >= READS[i][3])
         x = tl.where(outside, edge, x.to(DTYPE))
@@ -196,13 +196,13 @@ def read(
 def read_all(
     pointers, READS: tl.constexpr, ACCESS: tl.constexpr, t, fours, row, safe_row, live_row,
     T: tl.constexpr, FIRST: tl.constexpr, BATCH: tl.constexpr, TERMS: tl.constexpr, DTYPE: tl.constexpr,
-    ROW_MASK: tl.constexpr, TIME_MASK: tl.constexpr, SLICE: tl.constexpr, newer,
+    ROW_MASK: tl.constexpr, TIME_MASK: tl.constexpr, EDGE_ONCE: tl.constexpr, SLICE: tl.constexpr, newer,
 ):  # fmt: skip
     values = ()
     for i in tl.static_range(len(READS)):
         value = read(
             pointers, READS, ACCESS, i, t, fours, row, safe_row, live_row, T, FIRST, BATCH, TERMS, DTYPE, ROW_MASK,
-            TIME_MASK, SLICE, newer,
+            TIME_MASK, EDGE_ONCE, SLICE, newer,
         )  # fmt: skip
         values = values + (value,)
     return values
@@ -240,7 +240,7 @@ def scan_tile(
     WANTED: tl.constexpr, INITIAL: tl.constexpr, NEEDS_PREVIOUS: tl.constexpr, BATCH: tl.constexpr,
     T: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr, REVERSE: tl.constexpr, DTYPE: tl.constexpr,
     WIDE: tl.constexpr, COMPOSITE: tl.constexpr, TIME: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
-    SLICES: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr,
+    SLICES: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, EDGE_ONCE: tl.constexpr,
 ):  # fmt: skip
     BLOCKS: tl.constexpr = (ROWS + BLOCK - 1) // BLOCK
     STEPS: tl.constexpr = GROUPS * SLICES
@@ -285,7 +285,7 @@ def scan_tile(
             t = begin + (SLICES - 1 - k if REVERSE else k)
             values = read_all(
                 inputs, READS, ACCESS, t, fours, row, safe_row, live_row, T, FIRST, BATCH, TERMS, DTYPE, ROW_MASK,
-                TIME_MASK, k, values,
+                TIME_MASK, EDGE_ONCE and not TIME_MASK, k, values,
             )  # fmt: skip
             w, u = COEFFICIENTS(*values)
             if TIME_MASK:

@@ -10,6 +10,8 @@ class Tile:
 
     Attributes:
       time: the tile's axis of time: 0 where rows lie side by side in memory, 1 where steps do.
+      edge_once: only the first slice looks for the row beyond the window, as no other can meet it. Registers are given
+        out so differently then that most tiles are slower.
     """
 
     time: int
@@ -19,14 +21,15 @@ class Tile:
     warps: int
     chunks: int = 1
     pieces: int = 1
+    edge_once: bool = False
 
-    CONSTANTS: ClassVar = ("TIME", "BLOCK", "GROUPS", "SLICES", "PIECES", "CHUNKS")
+    CONSTANTS: ClassVar = ("TIME", "BLOCK", "GROUPS", "SLICES", "PIECES", "CHUNKS", "EDGE_ONCE")
 
     def constants(self) -> dict[str, int]:
         return dict(zip(self.CONSTANTS, self._sizes(), strict=True))
 
     def _sizes(self):
-        return self.time, self.block, self.groups, self.slices, self.pieces, self.chunks
+        return self.time, self.block, self.groups, self.slices, self.pieces, self.chunks, self.edge_once
 
     def blocks(self, rows: int) -> int:
         return -(-rows // self.block)
@@ -54,11 +57,14 @@ def choose_tile(steps: int, rows: int, steps_adjoin: bool, streams: int) -> Tile
         8 x 131072       (1, 4096, 1, 4) in 32 chunks 2.5   (8, 64, 16, 16) in 128 chunks 2.1, in 256 2.8
 
     With two arrays in and one out, rows adjoining: 4096 x 128 (16, 16, 8, 8) 1.17 to 1.23, (32, 16, 8, 8) 1.23 to 1.34;
-    16384 x 512 (32, 8, 16, 8) in 4 pieces 1.06 to 1.09, (32, 4, 16, 4) in 8 pieces 1.05 to 1.19. V-trace at 8 x 131072,
-    steps adjoining: (1, 4096, 1, 8) in 32 chunks 3.2, 16 warps 3.5. Retrace that sums 4 actions, rows adjoining:
-    65536 x 32 (32, 8, 4, 8) 0.77, (32, 2, 16, 2) 1.20; 4096 x 128 (16, 32, 4, 16) 0.80, (16, 16, 8, 8) 0.82; 512 x 4096
-    (8, 64, 4, 16) in 16 chunks 1.09, (8, 32, 8, 8) in 16 chunks 1.39; 64 x 8192 (8, 64, 4, 16) in 32 chunks 1.17,
-    (8, 32, 8, 8) in 32 chunks 1.35.
+    16384 x 512 (32, 8, 16, 8) in 4 pieces 1.06 to 1.09, (32, 4, 16, 4) in 8 pieces 1.05 to 1.19.
+
+    V-trace: 8 x 131072, steps adjoining, (1, 4096, 1, 8) in 32 chunks 3.2, 16 warps 3.5; 16384 x 512, rows adjoining,
+    (32, 4, 8, 4) in 16 pieces 1.23, with `edge_once` 1.10, which takes GAE from 1.27 to 1.38 at 4096 x 128.
+
+    Retrace that sums 4 actions, rows adjoining: 65536 x 32 (32, 8, 4, 8) 0.77, (32, 2, 16, 2) 1.20; 4096 x 128
+    (16, 32, 4, 16) 0.80, (16, 16, 8, 8) 0.82; 512 x 4096 (8, 64, 4, 16) in 16 chunks 1.09, (8, 32, 8, 8) in 16 chunks
+    1.39; 64 x 8192 (8, 64, 4, 16) in 32 chunks 1.17, (8, 32, 8, 8) in 32 chunks 1.35.
     """
     return _whole_rows(steps, rows, streams >= 6) if steps_adjoin else _columns(steps, rows, streams)
 
@@ -101,7 +107,7 @@ def _columns(steps: int, rows: int, streams: int) -> Tile:
         return _warps(tile, 4 if sums else 8 if heavy or light else 16)
     if rows >= 32 * 256:
         slices, groups = 8 if heavy else 16, 8 if light else 4
-        return Tile(0, 32, groups, slices, groups, pieces=-(-steps // (groups * slices)))
+        return Tile(0, 32, groups, slices, groups, pieces=-(-steps // (groups * slices)), edge_once=heavy)
     if sums and steps <= 32768:
         groups = min(_power_of_2(-(-steps // 4)), 64)
         return _warps(_split(steps, Tile(0, min(8, _power_of_2(rows)), groups, 4, 1)), 4)
