@@ -28,6 +28,18 @@ def test_the_bench_reports_every_case(tmp_path, capsys, monkeypatch):
     assert "episodic_prefix_sum" in capsys.readouterr().out
 
 
+def test_what_was_measured_before_a_failure_is_in_the_file(tmp_path, monkeypatch):
+    def measure(case, *_, **__):
+        if case.name != "gae":
+            raise MemoryError
+        return [{"estimator": case.name}]
+
+    monkeypatch.setattr(command, "measure", measure)
+    with pytest.raises(MemoryError):
+        main(["bench", "--json", str(tmp_path / "b.json")])
+    assert json.loads((tmp_path / "b.json").read_text())["rows"] == [{"estimator": "gae"}]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

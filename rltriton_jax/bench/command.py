@@ -20,7 +20,7 @@ LAYOUTS = ("time_major", "batch_major")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="two shapes, and no hand-written baselines")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every row to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every row to FILE, as it is measured")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG: ratio to the yardstick by shape")
 
 
@@ -34,17 +34,17 @@ def run(options: argparse.Namespace) -> None:
     shapes = cases.CPU_SHAPES if not on_gpu else cases.QUICK_SHAPES if options.quick else cases.SHAPES
     work = [(c, *s, layout) for s in shapes for layout in LAYOUTS for c in cases.CASES]
     rows: list[dict[str, Any]] = []
+    report = {"environment": environment(), "rows": rows}
     with tqdm(work, unit="case") as bar:
         try:
             for case, batch, steps, layout in bar:
                 bar.set_postfix_str(f"{case.name} {batch} x {steps} {layout}")
                 rows += measure(case, batch, steps, layout, on_gpu, baselines=not options.quick)
+                if options.json is not None:
+                    options.json.write_text(json.dumps(report, indent=1) + "\n")
         except KeyboardInterrupt:
             bar.write(f"stopped after {len(rows)} rows, which are reported")
-    report = {"environment": environment(), "rows": rows}
     print(table(rows))
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
     if options.plot is not None:
         plot(report, options.plot)
 

@@ -240,7 +240,7 @@ def scan_by(
 ):
     """The scan by the kernel; `launch(plan, operands)` gives what it writes. `tile` overrides the choice."""
     terms = [o.shape[summed_axis] for o, wide in zip(operands, lax_scan.is_summed(operands), strict=True) if wide]
-    if terms and not 0 < max(terms) <= MAX_TERMS:
+    if not all(isinstance(n, int) and 0 < n <= MAX_TERMS for n in terms):
         recurrence, operands = lax_scan.sums_taken(recurrence, operands, summed_axis=summed_axis, dtype=dtype)
         summed_axis = None
     layout = {"time_axis": time_axis, "summed_axis": summed_axis, "dtype": dtype, "outputs": outputs}

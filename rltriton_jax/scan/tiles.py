@@ -96,7 +96,7 @@ def _whole_rows(steps: int, rows: int, heavy: bool) -> Tile:
 
 def _columns(steps: int, rows: int, streams: int) -> Tile:
     """[groups, block]: adjoining rows by many steps, composed in slices of registers; 8 rows are a memory sector."""
-    light, heavy, sums = streams <= 3, streams >= 6, streams >= 10
+    light, heavy, sums = streams <= 3, streams >= 6, streams >= 10  # the last are weighted sums, as a rule
     if steps <= 32:
         slices = 4 if sums else 16 if heavy and steps > 8 else 8
         tile = Tile(0, min(32, _power_of_2(rows)), _power_of_2(-(-steps // slices)), slices, 1)
