@@ -207,9 +207,7 @@ class Window:
             tuple(self.operands), reads, coefficients, outputs, num_outputs, reverse=reverse, initial=initial
         )
         operands = tuple(self.operands.values())
-        summed_axis = len(self.shape) if any(r.weights is not None for r in reads) else None
-        layout = {"time_axis": self.axis, "summed_axis": summed_axis, "dtype": self.dtype}
-        return affine_scan(recurrence, operands, implementation=implementation, **layout)
+        return affine_scan(recurrence, operands, time_axis=self.axis, dtype=self.dtype, implementation=implementation)
 
 
 OPTIONS = ("on_truncation", "boundary", "reverse", "time_axis", "implementation")

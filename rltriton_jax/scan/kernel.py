@@ -76,19 +76,16 @@ def row_offset(row, BATCH: tl.constexpr, ACCESS: tl.constexpr, i: tl.constexpr):
     offset = row * 0
     for k in tl.static_range(len(BATCH)):
         if k == len(BATCH) - 1:
-            offset += row * ACCESS[i][3 + k]
+            offset += row * ACCESS[i][2 + k]
         else:
-            offset += (row % BATCH[k]) * ACCESS[i][3 + k]
+            offset += (row % BATCH[k]) * ACCESS[i][2 + k]
             row = row // BATCH[k]
     return offset
 
 
 @triton.jit
 def fetch(pointers, ACCESS: tl.constexpr, i: tl.constexpr, t, row, live, BATCH: tl.constexpr, MASKED: tl.constexpr):
-    """Operand access i at steps t of rows `row`.
-
-    An access is (pointer, stride of time, stride of the summed axis, strides of the batch axes).
-    """
+    """Operand access i, (pointer, stride of time, strides of the batch axes), at steps t of rows `row`."""
     at = row_offset(row, BATCH, ACCESS, i)
     if ACCESS[i][1] != 0:
         at = at + t * ACCESS[i][1]
@@ -105,7 +102,7 @@ def weighted_sum(
     pointers, ACCESS: tl.constexpr, i: tl.constexpr, j: tl.constexpr, t, row, live, BATCH: tl.constexpr,
     TERMS: tl.constexpr, DTYPE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """The sum over the summed axis of access i times access j, each term 0 where either factor is.
+    """The sum of the terms of access i times those of access j, each 0 where either factor is.
 
     Terms lie side by side in memory, then the tile's second axis does. The compiler gives threads to axes of equal
     stride in their order, so that one comes first: threads then load sectors, and hold the sum where the tile has it.
@@ -117,8 +114,8 @@ def weighted_sum(
     result = tl.full((live.shape[0], live.shape[1]), 0.0, DTYPE)
     for first in tl.static_range(0, TERMS, WIDTH):
         term = first + tl.arange(0, WIDTH)[None, None, :]
-        x = pointers[ACCESS[i][0]] + at_i + term * ACCESS[i][2]
-        y = pointers[ACCESS[j][0]] + at_j + term * ACCESS[j][2]
+        x = pointers[ACCESS[i][0]] + at_i + term
+        y = pointers[ACCESS[j][0]] + at_j + term
         if MASKED:
             x, y = tl.load(x, mask=live, other=0).to(DTYPE), tl.load(y, mask=live, other=0).to(DTYPE)
         else:

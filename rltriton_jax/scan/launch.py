@@ -99,7 +99,6 @@ def make_plan(
     operands,
     *,
     time_axis: int,
-    summed_axis: int | None,
     dtype,
     outputs,
     tile: Tile | None = None,
@@ -109,7 +108,7 @@ def make_plan(
 
     from rltriton_jax.scan.tile_math import translate
 
-    shape = lax_scan.output_shape(operands, time_axis, summed_axis)
+    shape = lax_scan.output_shape(operands, time_axis)
     steps = shape[time_axis]
     if any(not isinstance(size, int) for size in shape):
         raise ValueError(
@@ -118,12 +117,7 @@ def make_plan(
         )
     wanted = () if outputs == COMPOSITE else outputs
     strides = [_strides(o.shape) for o in operands] + [_strides(shape)] * len(wanted)
-    summed = [0] * len(strides)
-    terms = [1] * len(operands)
-    for i, wide in enumerate(lax_scan.is_summed(operands)):
-        if wide and summed_axis is not None:
-            summed[i], terms[i] = strides[i][summed_axis], operands[i].shape[summed_axis]
-            strides[i] = lax_scan.without_axis(strides[i], summed_axis)
+    terms = [n or 1 for n in lax_scan.num_terms(operands)]
     batch_axes = [a for a in range(len(shape)) if a != time_axis]
     batch = _merged([shape[a] for a in batch_axes], [[s[a] for a in batch_axes] for s in strides])
     slot = {name: i for i, name in enumerate(recurrence.operands)}
@@ -131,7 +125,6 @@ def make_plan(
         (
             i if i < len(operands) else i - len(operands),
             s[time_axis],
-            summed[i],
             *(column[i] for _, column in batch),
         )
         for i, s in enumerate(strides)
@@ -233,18 +226,16 @@ def scan_by(
     *operands,
     recurrence: Recurrence,
     time_axis: int,
-    summed_axis: int | None,
     dtype,
     outputs,
     tile: Tile | None = None,
 ):
     """The scan by the kernel; `launch(plan, operands)` gives what it writes. `tile` overrides the choice."""
-    terms = [o.shape[summed_axis] for o, wide in zip(operands, lax_scan.is_summed(operands), strict=True) if wide]
+    terms = [n for n in lax_scan.num_terms(operands) if n is not None]
     if not all(isinstance(n, int) and 0 < n <= MAX_TERMS for n in terms):
-        recurrence, operands = lax_scan.sums_taken(recurrence, operands, summed_axis=summed_axis, dtype=dtype)
-        summed_axis = None
-    layout = {"time_axis": time_axis, "summed_axis": summed_axis, "dtype": dtype, "outputs": outputs}
-    shape = lax_scan.output_shape(operands, time_axis, summed_axis)
+        recurrence, operands = lax_scan.sums_taken(recurrence, operands, dtype=dtype)
+    layout = {"time_axis": time_axis, "dtype": dtype, "outputs": outputs}
+    shape = lax_scan.output_shape(operands, time_axis)
     if 0 in shape:
         return lax_scan.affine_scan(*operands, recurrence=recurrence, sequential=False, **layout)
     written = launch(make_plan(recurrence, operands, tile=tile, **layout), operands)

@@ -21,39 +21,31 @@ def num_steps(operands, time_axis: int) -> int:
     return operands[0].shape[time_axis]
 
 
-def is_summed(operands) -> list[bool]:
-    """Which operands have a summed axis: they have an axis more than the first."""
-    return [o.ndim > operands[0].ndim for o in operands]
+def num_terms(operands) -> list[int | None]:
+    """How many terms each operand of a weighted sum has, on an axis more than the first operand's; None for others."""
+    return [o.shape[-1] if o.ndim > operands[0].ndim else None for o in operands]
 
 
-def without_axis(sizes, axis):
-    return (*sizes[:axis], *sizes[axis + 1 :])
-
-
-def output_shape(operands, time_axis: int, summed_axis: int | None = None) -> tuple[Any, ...]:
-    """Without the summed axis all share a rank; on every axis sizes agree or are 1. Time may be one step longer."""
-    steps = num_steps(operands, time_axis)
-    summed = zip(operands, is_summed(operands), strict=True)
-    shapes = [without_axis(o.shape, summed_axis) if wide else o.shape for o, wide in summed]
-    batch = jnp.broadcast_shapes(*(without_axis(s, time_axis) for s in shapes))
+def output_shape(operands, time_axis: int) -> tuple[Any, ...]:
+    """But for an axis of terms, operands share a rank; sizes agree or are 1. Time may also be one step longer."""
+    steps, ndim = num_steps(operands, time_axis), operands[0].ndim
+    batch = jnp.broadcast_shapes(*(o.shape[:time_axis] + o.shape[time_axis + 1 : ndim] for o in operands))
     return (*batch[:time_axis], steps, *batch[time_axis:])
 
 
-def weighted_sum(values, weights, *, axis: int, dtype):
-    """The sum of weights * values over `axis`; a weight of 0 leaves out whatever it weighs."""
+def weighted_sum(values, weights, *, dtype):
+    """The sum of weights * values over the last axis; a weight of 0 leaves out whatever it weighs."""
     values, weights = values.astype(compute_dtype(dtype)), weights.astype(compute_dtype(dtype))
     left_out = (weights == 0) & ~jnp.isfinite(values)
-    return jnp.sum(scaled(weights, jnp.where(left_out, 0, values)), axis)
+    return jnp.sum(scaled(weights, jnp.where(left_out, 0, values)), -1)
 
 
-def sums_taken(recurrence: Recurrence, operands, *, summed_axis: int | None, dtype):
+def sums_taken(recurrence: Recurrence, operands, *, dtype):
     """The recurrence and its operands with every weighted sum taken, and so an operand like the others."""
-    if summed_axis is None:
-        return recurrence, operands
     named = dict(zip(recurrence.operands, operands, strict=True))
     plain, sums = without_sums(recurrence)
     for name, (values, weights) in sums.items():
-        named[name] = weighted_sum(named[values], named[weights], axis=summed_axis, dtype=dtype)
+        named[name] = weighted_sum(named[values], named[weights], dtype=dtype)
     return plain, tuple(named[name] for name in plain.operands)
 
 
@@ -159,9 +151,9 @@ def _scan(w, u, initial, *, time_axis, reverse, sequential):
     return jnp.moveaxis(lax.scan(step, start, tuple(rows), reverse=reverse)[1], 0, time_axis)
 
 
-def affine_scan(*operands, recurrence: Recurrence, time_axis: int, summed_axis, dtype, outputs, sequential: bool):
+def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, outputs, sequential: bool):
     """Algebra, scan, algebra, each in jnp; returns the outputs whose indices `outputs` lists, or the composite."""
-    recurrence, operands = sums_taken(recurrence, operands, summed_axis=summed_axis, dtype=dtype)
+    recurrence, operands = sums_taken(recurrence, operands, dtype=dtype)
     if outputs == COMPOSITE:
         return composite(*operands, recurrence=recurrence, time_axis=time_axis, dtype=dtype)
     shape = output_shape(operands, time_axis)

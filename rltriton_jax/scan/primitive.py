@@ -1,11 +1,11 @@
 """The one primitive, `affine_scan_p`, and its rules.
 
-Operands have one rank, but those of a weighted sum have one axis more, `summed_axis`, for its terms. On every other
-axis an operand has the full size or 1 (it is then the same all along it), except that on `time_axis` one may hold T + 1
-steps. Every axis but these two is batch.
+Operands have one rank, but those of a weighted sum have one axis more, the last, for its terms. On every other axis an
+operand has the full size or 1 (it is then the same all along it), except that on `time_axis` one may hold T + 1 steps.
+Every axis but these two is batch.
 
-Parameters: `recurrence`; `time_axis`, where there is no summed axis; `summed_axis` or None; `dtype` of the outputs;
-`outputs`, the indices of those wanted, or COMPOSITE; `implementation`, a name or None for the platform's own.
+Parameters: `recurrence`; `time_axis`; `dtype` of the outputs; `outputs`, the indices of those wanted, or COMPOSITE;
+`implementation`, a name or None for the platform's own.
 """
 
 import functools
@@ -32,7 +32,7 @@ from rltriton_jax.scan.recurrence import (
     weight_shift,
     without_sums,
 )
-from rltriton_jax.scan.rules import aligned_around, bind, dropped, result_aval
+from rltriton_jax.scan.rules import aligned, bind, result_aval
 from rltriton_jax.scan.time_shards import divisible, scan_part
 
 affine_scan_p = needs_devices(Primitive("affine_scan"))
@@ -41,13 +41,7 @@ affine_scan_p.def_impl(functools.partial(xla.apply_primitive, affine_scan_p))
 
 
 def affine_scan(
-    recurrence: Recurrence,
-    operands: Sequence[jax.Array],
-    *,
-    time_axis: int,
-    dtype,
-    summed_axis: int | None = None,
-    implementation: str | None = None,
+    recurrence: Recurrence, operands: Sequence[jax.Array], *, time_axis: int, dtype, implementation: str | None = None
 ) -> tuple[jax.Array, ...]:
     """Binds the primitive: all outputs of `recurrence`, of the operands' common shape with T steps."""
     return tuple(
@@ -56,7 +50,6 @@ def affine_scan(
             *operands,
             recurrence=recurrence,
             time_axis=time_axis,
-            summed_axis=summed_axis,
             dtype=jnp.dtype(dtype),
             outputs=tuple(range(recurrence.num_outputs)),
             implementation=resolve_implementation(implementation),
@@ -65,10 +58,9 @@ def affine_scan(
 
 
 @affine_scan_p.def_abstract_eval
-def _abstract_eval(*avals, recurrence, time_axis, summed_axis, dtype, outputs, implementation):
-    shape = lax_scan.output_shape(avals, time_axis, summed_axis)
+def _abstract_eval(*avals, recurrence, time_axis, dtype, outputs, implementation):
+    shape = lax_scan.output_shape(avals, time_axis)
     state = lax_scan.compute_dtype(dtype)
-    avals = [dropped(a, summed_axis) if wide else a for a, wide in zip(avals, lax_scan.is_summed(avals), strict=True)]
     if outputs == COMPOSITE:
         return [result_aval(avals, (*shape[:time_axis], 1, *shape[time_axis + 1 :]), state)] * 2
     return [result_aval(avals, shape, state if i == recurrence.state else dtype) for i in outputs]
@@ -88,10 +80,9 @@ def _dce(used, *rest):
 partial_eval.dce_rules[affine_scan_p] = _dce
 
 
-def _batch(args, dims, *, time_axis, summed_axis, **params):
-    args, axis, summed_axis = aligned_around(args, dims, summed_axis)
-    time_axis += axis <= time_axis
-    results = bind(affine_scan_p, *args, time_axis=time_axis, summed_axis=summed_axis, **params)
+def _batch(args, dims, *, time_axis, **params):
+    args, axis = aligned(args, dims)
+    results = bind(affine_scan_p, *args, time_axis=time_axis + (axis <= time_axis), **params)
     return results, [axis] * len(results)
 
 
@@ -154,12 +145,14 @@ def _jvp_of_moving(function, primals, tangents):
     return jax.jvp(of, tuple(primals[i] for i in moving), tuple(tangents[i] for i in moving))
 
 
-def _with_sums_taken(recurrence, primals, tangents, **where):
+def _with_sums_taken(recurrence, primals, tangents, dtype):
     """The recurrence, primals and tangents of which every weighted sum is an operand like the others."""
     plain, sums = without_sums(recurrence)
     known = dict(zip(recurrence.operands, tangents, strict=True))
     moving = {recurrence.operands[i] for i in _moving(tangents)}
-    taken, dtaken = _jvp_of_moving(lambda full: lax_scan.sums_taken(recurrence, full, **where)[1], primals, tangents)
+    taken, dtaken = _jvp_of_moving(
+        lambda full: lax_scan.sums_taken(recurrence, full, dtype=dtype)[1], primals, tangents
+    )
     for name, x, dx in zip(plain.operands, taken, dtaken, strict=True):
         if name in sums:
             still = moving.isdisjoint(sums[name])
@@ -167,13 +160,12 @@ def _with_sums_taken(recurrence, primals, tangents, **where):
     return plain, taken, [known[name] for name in plain.operands]
 
 
-def _jvp(primals, tangents, *, recurrence, summed_axis, outputs, **params):
+def _jvp(primals, tangents, *, recurrence, outputs, **params):
     """dx is the bare recurrence driven by du + dw * previous; all else is the derivative of the algebra."""
-    if summed_axis is not None:
-        where = {"summed_axis": summed_axis, "dtype": params["dtype"]}
-        recurrence, primals, tangents = _with_sums_taken(recurrence, primals, tangents, **where)
+    if any(r.weights is not None for r in recurrence.reads):
+        recurrence, primals, tangents = _with_sums_taken(recurrence, primals, tangents, params["dtype"])
     wanted = outputs if recurrence.state in outputs else (*outputs, recurrence.state)
-    results = bind(affine_scan_p, *primals, recurrence=recurrence, summed_axis=None, outputs=wanted, **params)
+    results = bind(affine_scan_p, *primals, recurrence=recurrence, outputs=wanted, **params)
     x = results[wanted.index(recurrence.state)]
     results = results[: len(outputs)]
 
@@ -246,7 +238,6 @@ def _bind_linear(inputs, weights, initial, *, reverse, shift, time_axis, dtype, 
         *operands,
         recurrence=recurrence,
         time_axis=time_axis,
-        summed_axis=None,
         dtype=dtype,
         outputs=(0,),
         implementation=implementation,
@@ -292,23 +283,23 @@ def _transpose(cotangents, inputs, weights, *initial, recurrence, time_axis, dty
 ad.primitive_transposes[affine_scan_p] = _transpose
 
 
-def _lower_spread(ctx, *operands, recurrence, time_axis, summed_axis, dtype, outputs, implementation):
+def _lower_spread(ctx, *operands, recurrence, time_axis, dtype, outputs, implementation):
     """Each device scans what it holds; within, the primitive is bound again, to that. XLA takes sums before."""
     if implementation == "interpret" and is_split_by_xla(ctx):
         raise ValueError(
             "implementation='interpret' calls back to the host, which XLA cannot split over devices; use one device, "
             "jax.shard_map, or a mesh with AxisType.Explicit."
         )
-    params = {"time_axis": time_axis, "summed_axis": None, "dtype": dtype, "implementation": implementation}
+    params = {"time_axis": time_axis, "dtype": dtype, "implementation": implementation}
 
     def whole(*operands):
-        plain, operands = lax_scan.sums_taken(recurrence, operands, summed_axis=summed_axis, dtype=dtype)
+        plain, operands = lax_scan.sums_taken(recurrence, operands, dtype=dtype)
         local, operands = divisible(plain, operands, time_axis)
 
         def part(names, *operands):
             if not names:
                 return affine_scan_p.bind(*operands, recurrence=local, outputs=outputs, **params)
-            scan = functools.partial(affine_scan_p.bind, summed_axis=None, implementation=implementation)
+            scan = functools.partial(affine_scan_p.bind, implementation=implementation)
             return scan_part(
                 names, *operands, recurrence=local, time_axis=time_axis, dtype=dtype, outputs=outputs, scan=scan
             )

@@ -13,8 +13,8 @@ class Read:
     """One quantity that the algebra sees at step t: `operand` at t + shift.
 
     Where t + shift lies outside the window the operand `beyond` (one row) is read instead. An operand or a row
-    left out (None) reads as 0, or as False for a flag. With `weights`, another operand, the quantity is the sum over
-    the summed axis of weights * operand, in which a weight of 0 leaves out what it weighs.
+    left out (None) reads as 0, or as False for a flag. With `weights`, another operand, the quantity is the sum of
+    weights * operand over a last axis that these two alone have; a weight of 0 leaves out what it weighs.
     """
 
     operand: str | None = None
