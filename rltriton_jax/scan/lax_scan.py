@@ -21,9 +21,9 @@ def num_steps(operands, time_axis: int) -> int:
     return operands[0].shape[time_axis]
 
 
-def num_terms(operands) -> list[int | None]:
-    """How many terms each operand of a weighted sum has, on an axis more than the first operand's; None for others."""
-    return [o.shape[-1] if o.ndim > operands[0].ndim else None for o in operands]
+def num_terms(operands) -> list[Any]:
+    """How many terms each operand of a weighted sum has, on an axis more than the first operand's; 1 for others."""
+    return [o.shape[-1] if o.ndim > operands[0].ndim else 1 for o in operands]
 
 
 def output_shape(operands, time_axis: int) -> tuple[Any, ...]:

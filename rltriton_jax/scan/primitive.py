@@ -23,15 +23,7 @@ from rltriton_jax.scan.devices import is_partly_manual, is_split_by_xla, is_spre
 from rltriton_jax.scan.implementation import resolve_implementation
 from rltriton_jax.scan.neighbours import edge_row
 from rltriton_jax.scan.products import mul0, scaled, sum_to
-from rltriton_jax.scan.recurrence import (
-    COMPOSITE,
-    Recurrence,
-    depends,
-    is_linear,
-    linear,
-    weight_shift,
-    without_sums,
-)
+from rltriton_jax.scan.recurrence import COMPOSITE, Recurrence, depends, is_linear, linear, weight_shift, without_sums
 from rltriton_jax.scan.rules import aligned, bind, result_aval
 from rltriton_jax.scan.time_shards import divisible, scan_part
 
@@ -247,7 +239,7 @@ def _bind_linear(inputs, weights, initial, *, reverse, shift, time_axis, dtype, 
 ad.primitive_jvps[affine_scan_p] = _jvp
 
 
-def _transpose(cotangents, inputs, weights, *initial, recurrence, time_axis, dtype, implementation, **_):
+def _transpose(cotangents, inputs, weights, *initial, recurrence, time_axis, dtype, outputs, implementation):
     """Backward in u: the scan in the other direction, each weight on the same pair of steps, so read one step over."""
     if not is_linear(recurrence) or ad.is_undefined_primal(weights):
         raise NotImplementedError("affine_scan is linear in its inputs and its initial state only.")
