@@ -1,6 +1,7 @@
 """What a CUDA device would be given, read off the lowered text on a machine without one."""
 
 import re
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -93,6 +94,13 @@ def test_without_the_kernels_packages_a_gpu_warns_and_runs_xla(monkeypatch):
     with pytest.warns(UserWarning, match="jax_triton is missing"):
         text = jax.jit(lambda *a: advantages(*a)).trace(X, X, X).lower(lowering_platforms=("cuda",)).as_text()
     assert calls(text) == 0
+
+
+def test_without_triton_interpreting_is_an_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    interpreted = jax.jit(lambda r, v, d: rtj.gae(r, v, d, implementation="interpret").advantages)
+    with pytest.raises(ValueError, match=r"'interpret' cannot run: import triton failed .*pip install"):
+        interpreted.trace(X, X, X).lower(lowering_platforms=("cpu",))
 
 
 def test_without_the_kernels_packages_forcing_triton_is_an_error(monkeypatch):

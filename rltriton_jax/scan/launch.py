@@ -31,16 +31,23 @@ terms 2.15 and 1.06.
 INSTALL = "pip install 'rltriton-jax[cuda12]' (or [cuda13])"
 
 
-@functools.cache
-def problem() -> str | None:
-    """Why the kernel cannot run here, with what mends it; None if it can."""
-    for name in ("triton", "jax_triton"):
+def missing(*names: str) -> str | None:
+    """Why one of the modules cannot be imported, with what mends it; None if all can."""
+    for name in names:
         try:
             importlib.import_module(name)
         except Exception as error:
             return (
                 f"import {name} failed ({type(error).__name__}: {error}); install the kernel's packages with {INSTALL}"
             )
+    return None
+
+
+@functools.cache
+def problem() -> str | None:
+    """Why the kernel cannot run here, with what mends it; None if it can."""
+    if (reason := missing("triton", "jax_triton")) is not None:
+        return reason
     import jax_triton
     import triton
 

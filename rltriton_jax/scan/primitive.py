@@ -331,10 +331,13 @@ def _lower_elsewhere(ctx, *operands, implementation, **params):
 def _lower_cpu(ctx, *operands, implementation, **params):
     if implementation != "interpret":
         return _lower_elsewhere(ctx, *operands, implementation=implementation, **params)
+    from rltriton_jax.scan import launch
     from rltriton_jax.scan.interpret import interpreted
-    from rltriton_jax.scan.launch import scan_by
 
-    return mlir.lower_fun(functools.partial(scan_by, interpreted), multiple_results=True)(ctx, *operands, **params)
+    if (reason := launch.missing("triton")) is not None:
+        raise ValueError(f"implementation='interpret' cannot run: {reason}")
+    scan = functools.partial(launch.scan_by, interpreted)
+    return mlir.lower_fun(scan, multiple_results=True)(ctx, *operands, **params)
 
 
 def _lower_gpu(ctx, *operands, implementation, **params):
