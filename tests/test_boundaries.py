@@ -219,3 +219,13 @@ def test_an_action_of_probability_zero_is_left_out_whatever_its_value():
     got = rtj.retrace(a(1, 1), a(0, 0), a(0, 0), next_q_values=q, next_target_probs=a([1, 0], [1, 0]), gamma=1.0)
     want = rtj.retrace(a(1, 1), a(0, 0), a(0, 0), next_state_values=a(1, 2), gamma=1.0)
     np.testing.assert_array_equal(got.targets, want.targets)
+
+
+def test_an_action_left_out_takes_and_gives_no_gradient():
+    q, probs = a([1, -np.inf], [2, np.nan]), a([1, 0], [1, 0])
+
+    def loss(q, probs):
+        return jnp.sum(rtj.retrace(a(1, 1), a(0, 0), a(0, 0), next_q_values=q, next_target_probs=probs).targets)
+
+    for gradient in jax.grad(loss, (0, 1))(q, probs):
+        assert jnp.isfinite(gradient).all() and (gradient[:, 0] != 0).all() and (gradient[:, 1] == 0).all()
