@@ -165,10 +165,10 @@ def test_one_step_a_device(rng):
     assert_close(CASES[0], run(partial(forward, CASES[0], fixed), mesh, arrays), kwargs)
 
 
-needs_kernel = pytest.mark.skipif(launch.problem() is not None, reason=f"the kernel's packages: {launch.problem()}")
+needs_triton = pytest.mark.skipif(launch.missing("triton") is not None, reason=f"{launch.missing('triton')}")
 
 
-@needs_kernel
+@needs_triton
 @pytest.mark.parametrize(
     "tile",
     [tiles.Tile(0, 4, 2, 2, 1, chunks=2), tiles.Tile(1, 4, 2, 1, 1, pieces=4)],
@@ -187,7 +187,7 @@ def test_the_interpreted_kernel_splits_time_by_composites(tile, rng, monkeypatch
     jax.clear_caches()
 
 
-@needs_kernel
+@needs_triton
 def test_interpreting_what_xla_splits_is_an_error(rng):
     mesh = mesh_of(AxisType.Auto)
     kwargs = {**arguments(CASES[0], rng, STEPS, (ROWS,)), "implementation": "interpret"}

@@ -53,6 +53,8 @@ def problem() -> str | None:
 
     version = tuple(int(part) for part in triton.__version__.split(".")[:2])
     needed = (3, 6) if _jax_triton_version(jax_triton) < (0, 4) else (3, 7)
+    if not hasattr(importlib.import_module("jaxlib.gpu_triton"), "TritonKernel"):
+        return f"jax's plugin for GPUs is not installed; install the kernel's packages with {INSTALL}"
     if version < needed:
         return (
             f"triton {triton.__version__} is older than the {needed[0]}.{needed[1]} that jax-triton "
