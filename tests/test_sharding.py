@@ -171,7 +171,7 @@ needs_triton = pytest.mark.skipif(launch.missing("triton") is not None, reason=f
 @needs_triton
 @pytest.mark.parametrize(
     "tile",
-    [tiles.Tile(0, 4, 2, 2, 1, chunks=2), tiles.Tile(1, 4, 2, 1, 1, pieces=4)],
+    [tiles.Tile(1, 4, 2, 2, 1, chunks=2), tiles.Tile(4, 4, 1, 4, 1, pieces=2)],
     ids=["several programs a row", "several pieces a row"],
 )
 def test_the_interpreted_kernel_splits_time_by_composites(tile, rng, monkeypatch):

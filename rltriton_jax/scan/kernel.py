@@ -1,10 +1,13 @@
 """The one Triton kernel: algebra, scan over time, algebra, in a single pass over memory.
 
-A program takes a tile of `rows` (batch elements) by `slices * groups` steps. Step j * slices + s is slice s of group
-j. Each group's slices are composed serially in registers, the groups' composites are scanned across threads, and the
-slices are replayed from the state that enters their group:
+A program takes a tile of `rows` (batch elements) by `groups * slices` steps; groups are numbered in scan order. Each
+group's slices are composed serially in registers, the groups' composites are scanned across threads, and the slices are
+replayed from the state that enters their group:
 
     x[t] = u[t] + w[t] * x[t -+ 1]        composite of older (w1, u1) and newer (w2, u2): (w2 w1, w2 u1 + u2)
+
+Where the steps of a row adjoin in memory (WIDTH 4), slices are read and written four at a time. Numbering groups in
+scan order costs nothing there, while a scan in reverse would exchange every number between threads, five times over.
 
 Where time is split over programs, each publishes its composite and raises a flag; one that is later in scan order waits
 for the flags of those before it, which have lower program ids, and composes what they published. Where it is not, a
@@ -12,7 +15,7 @@ program may take its rows in several pieces, one after the other in scan order. 
 composite of its steps, and nothing else.
 
 Everything static is a `tl.constexpr`: shapes, strides, what is read, and the algebra as functions. A tile is
-[time, rows] or [rows, time] by `TIME`, the tile's axis of time.
+[groups, rows].
 """
 
 import triton
@@ -53,24 +56,6 @@ def total(x, AXIS: tl.constexpr):
 
 
 @triton.jit
-def along(x, TIME: tl.constexpr):
-    """A vector over time as a tile of one row."""
-    if TIME == 0:
-        return x[:, None]
-    else:
-        return x[None, :]
-
-
-@triton.jit
-def across(x, TIME: tl.constexpr):
-    """A vector over rows as a tile of one step."""
-    if TIME == 0:
-        return x[None, :]
-    else:
-        return x[:, None]
-
-
-@triton.jit
 def row_offset(row, BATCH: tl.constexpr, ACCESS: tl.constexpr, i: tl.constexpr):
     """Where `row` begins in memory for access i; batch axes come last to first."""
     offset = row * 0
@@ -100,15 +85,17 @@ def fetch(pointers, ACCESS: tl.constexpr, i: tl.constexpr, t, row, live, BATCH: 
 @triton.jit
 def weighted_sum(
     pointers, ACCESS: tl.constexpr, i: tl.constexpr, j: tl.constexpr, t, row, live, BATCH: tl.constexpr,
-    TERMS: tl.constexpr, DTYPE: tl.constexpr, MASKED: tl.constexpr,
+    TERMS: tl.constexpr, DTYPE: tl.constexpr, MASKED: tl.constexpr, ROWS_FIRST: tl.constexpr,
 ):  # fmt: skip
     """The sum of the terms of access i times those of access j, each 0 where either factor is.
 
-    Terms lie side by side in memory, then the tile's second axis does. The compiler gives threads to axes of equal
-    stride in their order, so that one comes first: threads then load sectors, and hold the sum where the tile has it.
+    Terms lie side by side in memory. The compiler gives threads to the axes behind them in their order, so the one with
+    the smaller stride comes first: threads then load sectors, and hold the sum where the tile has it.
     """
     WIDTH: tl.constexpr = 4 if TERMS % 4 == 0 else 2 if TERMS % 2 == 0 else 1
-    t, row, live = tl.trans(t), tl.trans(row), tl.trans(live)[:, :, None]
+    if ROWS_FIRST:
+        t, row, live = tl.trans(t), tl.trans(row), tl.trans(live)
+    live = live[:, :, None]
     at_i = (row_offset(row, BATCH, ACCESS, i) + t * ACCESS[i][1])[:, :, None]
     at_j = (row_offset(row, BATCH, ACCESS, j) + t * ACCESS[j][1])[:, :, None]
     result = tl.full((live.shape[0], live.shape[1]), 0.0, DTYPE)
@@ -121,54 +108,43 @@ def weighted_sum(
         else:
             x, y = tl.load(x).to(DTYPE), tl.load(y).to(DTYPE)
         result += total(tl.where(x == 0, 0.0, times0(y, x)), 2)
-    return tl.trans(result)
+    if ROWS_FIRST:
+        result = tl.trans(result)
+    return result
 
 
 @triton.jit
-def shifted(x, edge, SHIFT: tl.constexpr):
-    """x at the next (SHIFT = 1) or last step of a [rows, time] tile whose threads hold 4 steps each.
-
-    `edge` has what each 4 steps lack. Loads would do the same one element at a time, as they are not aligned.
-    """
-    pairs = tl.reshape(x, (x.shape[0], x.shape[1] // 4, 2, 2))
-    even, odd = tl.split(pairs)
-    x0, x2 = tl.split(even)
-    x1, x3 = tl.split(odd)
-    if SHIFT == 1:
-        y = tl.join(tl.join(x1, x3), tl.join(x2, edge))
+def typed(x, FLAG: tl.constexpr, DTYPE: tl.constexpr):
+    if FLAG:
+        return x != 0
     else:
-        y = tl.join(tl.join(edge, x1), tl.join(x0, x2))
-    return tl.reshape(y, x.shape)
+        return x.to(DTYPE)
 
 
 @triton.jit
 def read(
-    pointers, READS: tl.constexpr, ACCESS: tl.constexpr, i: tl.constexpr, t, fours, row, safe_row, live_row,
-    T: tl.constexpr, FIRST: tl.constexpr, BATCH: tl.constexpr, TERMS: tl.constexpr, DTYPE: tl.constexpr,
-    ROW_MASK: tl.constexpr, TIME_MASK: tl.constexpr, EDGE_ONCE: tl.constexpr, SLICE: tl.constexpr, newer,
+    pointers, READS: tl.constexpr, ACCESS: tl.constexpr, i: tl.constexpr, t, row, safe_row, live_row, T: tl.constexpr,
+    REVERSE: tl.constexpr, BATCH: tl.constexpr, TERMS: tl.constexpr, DTYPE: tl.constexpr, ROW_MASK: tl.constexpr,
+    TIME_MASK: tl.constexpr, WIDTH: tl.constexpr, EDGE_ONCE: tl.constexpr, SLICE: tl.constexpr, newer,
 ):  # fmt: skip
-    """Read i as a tile.
+    """Read i at steps t.
 
     A read is (kind, access or -1, shift, rows in memory, access of the row beyond or -1, twin or -1, access of the
-    weights or -1). `newer` are the reads of the slice before, whose twin of this read has met the same element already.
+    weights or -1). `newer` are the reads of the slice before, where the twin of a read towards it has met the element.
     """
+    KNOWN: tl.constexpr = SLICE > 0 and READS[i][5] >= 0 and READS[i][2] == (1 if REVERSE else -1)
     if READS[i][0] == 2:
-        x = t == FIRST
+        x = t == (T - 1 if REVERSE else 0)
     elif READS[i][6] >= 0:
         live = live_row & (t < T)
         x = weighted_sum(
-            pointers, ACCESS, READS[i][1], READS[i][6], t, row, live, BATCH, TERMS, DTYPE, ROW_MASK or TIME_MASK
+            pointers, ACCESS, READS[i][1], READS[i][6], t, row, live, BATCH, TERMS, DTYPE, ROW_MASK or TIME_MASK,
+            WIDTH == 1,
         )  # fmt: skip
-    elif SLICE > 0 and READS[i][5] >= 0:
-        x = newer[READS[i][5]]
+    elif KNOWN:
+        x = newer[READS[i][5]][0]
     elif READS[i][1] >= 0:
-        if READS[i][2] != 0 and fours is not None:
-            live = live_row & (t < READS[i][3])
-            x = fetch(pointers, ACCESS, READS[i][1], t, row, live, BATCH, ROW_MASK or TIME_MASK)
-            at = fours + (4 if READS[i][2] == 1 else -1)
-            live = live_row & (at >= 0) & (at < READS[i][3])
-            x = shifted(x, fetch(pointers, ACCESS, READS[i][1], at, row, live, BATCH, True), READS[i][2])
-        elif READS[i][2] != 0:
+        if READS[i][2] != 0:
             at = t + READS[i][2]
             live = live_row & (at >= 0) & (at < READS[i][3])
             x = fetch(pointers, ACCESS, READS[i][1], at, row, live, BATCH, True)
@@ -179,36 +155,129 @@ def read(
             x = fetch(pointers, ACCESS, READS[i][1], t, safe_row, live_row, BATCH, False)
     else:
         x = tl.full((1, 1), 0, DTYPE)
-    if READS[i][4] >= 0 and not (EDGE_ONCE and SLICE > 0 and READS[i][5] >= 0):
+    if READS[i][4] >= 0 and not (EDGE_ONCE and KNOWN):
         edge = fetch(pointers, ACCESS, READS[i][4], 0, safe_row, live_row, BATCH, False).to(DTYPE)
         outside = (t + READS[i][2] < 0) | (t + READS[i][2] >= READS[i][3])
         x = tl.where(outside, edge, x.to(DTYPE))
-    if READS[i][0] == 0:
-        return x.to(DTYPE)
+    return typed(x, READS[i][0] != 0, DTYPE)
+
+
+@triton.jit
+def apart(x):
+    """The four [groups, rows] tiles of one of [groups, rows, 4]."""
+    even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1], 2, 2)))
+    x0, x2 = tl.split(even)
+    x1, x3 = tl.split(odd)
+    return x0, x1, x2, x3
+
+
+@triton.jit
+def together(x0, x1, x2, x3):
+    """The inverse of `apart`."""
+    return tl.reshape(tl.join(tl.join(x0, x2), tl.join(x1, x3)), (x0.shape[0], x0.shape[1], 4))
+
+
+@triton.jit
+def four_steps(t):
+    return t[:, :, None] + tl.arange(0, 4)[None, None, :]
+
+
+@triton.jit
+def within(x, t, edge, ROWS: tl.constexpr):
+    """x, or `edge` where the step t that x comes from is outside the window."""
+    return tl.where((t < 0) | (t >= ROWS), edge, x)
+
+
+@triton.constexpr_function
+def is_full(reads, access, i):
+    """Is read i one of an array with an element for each step?"""
+    return reads[i][1] >= 0 and reads[i][6] < 0 and access[reads[i][1]][1] != 0
+
+
+@triton.jit
+def read_four(
+    pointers, READS: tl.constexpr, ACCESS: tl.constexpr, i: tl.constexpr, t, row, safe_row, live_row, T: tl.constexpr,
+    REVERSE: tl.constexpr, BATCH: tl.constexpr, TERMS: tl.constexpr, DTYPE: tl.constexpr, ROW_MASK: tl.constexpr,
+    TIME_MASK: tl.constexpr, held,
+):  # fmt: skip
+    """Read i, a full array, at each of the steps t to t + 3; `held` are the reads before it there."""
+    FLAG: tl.constexpr = READS[i][0] != 0
+    SHIFT: tl.constexpr = READS[i][2]
+    if READS[i][5] >= 0 and READS[i][5] < i:
+        x0, x1, x2, x3 = held[READS[i][5]]
     else:
-        return x != 0
+        steps = four_steps(t)
+        live = live_row[:, :, None] & (steps < READS[i][3])
+        x = fetch(pointers, ACCESS, READS[i][1], steps, row[:, :, None], live, BATCH, ROW_MASK or TIME_MASK)
+        x0, x1, x2, x3 = apart(typed(x, FLAG, DTYPE))
+    if SHIFT != 0:
+        at = t + (4 if SHIFT == 1 else -1)
+        live = live_row & (at >= 0) & (at < READS[i][3])
+        edge = typed(fetch(pointers, ACCESS, READS[i][1], at, row, live, BATCH, True), FLAG, DTYPE)
+        if SHIFT == 1:
+            x0, x1, x2, x3 = x1, x2, x3, edge
+        else:
+            x0, x1, x2, x3 = edge, x0, x1, x2
+        if READS[i][4] >= 0:
+            beyond = typed(fetch(pointers, ACCESS, READS[i][4], 0, safe_row, live_row, BATCH, False), FLAG, DTYPE)
+            if TIME_MASK or SHIFT == -1:
+                x0 = within(x0, t + SHIFT, beyond, READS[i][3])
+            if TIME_MASK:
+                x1 = within(x1, t + 1 + SHIFT, beyond, READS[i][3])
+                x2 = within(x2, t + 2 + SHIFT, beyond, READS[i][3])
+            if TIME_MASK or SHIFT == 1:
+                x3 = within(x3, t + 3 + SHIFT, beyond, READS[i][3])
+    return x0, x1, x2, x3
 
 
 @triton.jit
 def read_all(
-    pointers, READS: tl.constexpr, ACCESS: tl.constexpr, t, fours, row, safe_row, live_row,
-    T: tl.constexpr, FIRST: tl.constexpr, BATCH: tl.constexpr, TERMS: tl.constexpr, DTYPE: tl.constexpr,
-    ROW_MASK: tl.constexpr, TIME_MASK: tl.constexpr, EDGE_ONCE: tl.constexpr, SLICE: tl.constexpr, newer,
+    pointers, READS: tl.constexpr, ACCESS: tl.constexpr, t, row, safe_row, live_row, T: tl.constexpr,
+    REVERSE: tl.constexpr, BATCH: tl.constexpr, TERMS: tl.constexpr, DTYPE: tl.constexpr, ROW_MASK: tl.constexpr,
+    TIME_MASK: tl.constexpr, WIDTH: tl.constexpr, EDGE_ONCE: tl.constexpr, SLICE: tl.constexpr, newer,
 ):  # fmt: skip
-    values = ()
+    """Every read at each of WIDTH steps from t."""
+    held = ()
     for i in tl.static_range(len(READS)):
-        value = read(
-            pointers, READS, ACCESS, i, t, fours, row, safe_row, live_row, T, FIRST, BATCH, TERMS, DTYPE, ROW_MASK,
-            TIME_MASK, EDGE_ONCE, SLICE, newer,
-        )  # fmt: skip
-        values = values + (value,)
+        if WIDTH == 4 and is_full(READS, ACCESS, i):
+            steps = read_four(
+                pointers, READS, ACCESS, i, t, row, safe_row, live_row, T, REVERSE, BATCH, TERMS, DTYPE, ROW_MASK,
+                TIME_MASK, held,
+            )  # fmt: skip
+        else:
+            steps = ()
+            for j in tl.static_range(WIDTH):
+                x = read(
+                    pointers, READS, ACCESS, i, t + j, row, safe_row, live_row, T, REVERSE, BATCH, TERMS, DTYPE,
+                    ROW_MASK, TIME_MASK, WIDTH, EDGE_ONCE, SLICE if WIDTH == 1 else 0, newer,
+                )  # fmt: skip
+                steps = steps + (x,)
+        held = held + (steps,)
+    return held
+
+
+@triton.jit
+def at_step(held, j: tl.constexpr):
+    """The reads at one of the steps that `read_all` took together."""
+    values = ()
+    for i in tl.static_range(len(held)):
+        values = values + (held[i][j],)
     return values
+
+
+@triton.jit
+def result_of(made, k: tl.constexpr, INDEX: tl.constexpr, SHAPE: tl.constexpr, DTYPE: tl.constexpr):
+    """Output INDEX, or the state where that is negative, of (outputs, state) number k."""
+    if INDEX < 0:
+        return tl.broadcast_to(made[k][1], SHAPE).to(DTYPE)
+    else:
+        return tl.broadcast_to(made[k][0][INDEX], SHAPE).to(DTYPE)
 
 
 @triton.jit
 def earlier_composites(
     initial, scratch_w, scratch_u, flags, order, block, row, live_row, ROWS: tl.constexpr, BLOCKS: tl.constexpr,
-    CHUNKS: tl.constexpr, DTYPE: tl.constexpr, TIME: tl.constexpr,
+    CHUNKS: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """The state that enters this chunk: `initial` through the composites of all chunks before it in scan order."""
     SPAN: tl.constexpr = max(16, triton.next_power_of_2(CHUNKS))
@@ -219,48 +288,46 @@ def earlier_composites(
         raised = tl.atomic_add(flags + index * BLOCKS + block, 0, mask=before, sem="acquire")
         waiting = total((before & (raised == 0)).to(tl.int32), 0)
     tl.debug_barrier()
-    index, before = along(index, TIME), along(before, TIME)
+    index, before = index[:, None], before[:, None]
     at = index * ROWS + row
     w = tl.load(scratch_w + at, mask=before & live_row, other=1.0, cache_modifier=".cg")
     u = tl.load(scratch_u + at, mask=before & live_row, other=0.0, cache_modifier=".cg")
-    w, u = tl.associative_scan((w, u), TIME, compose)
+    w, u = tl.associative_scan((w, u), 0, compose)
     last = index == SPAN - 1
-    w = total(tl.where(last, w, 0.0), TIME)
-    u = total(tl.where(last, u, 0.0), TIME)
-    return across(u, TIME) + times0(across(w, TIME), initial)
+    w = total(tl.where(last, w, 0.0), 0)[None, :]
+    u = total(tl.where(last, u, 0.0), 0)[None, :]
+    return u + times0(w, initial)
 
 
 @triton.jit
 def scan_tile(
     inputs, outs, scratch,
     COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr, READS: tl.constexpr, ACCESS: tl.constexpr,
-    WANTED: tl.constexpr, INITIAL: tl.constexpr, NEEDS_PREVIOUS: tl.constexpr, BATCH: tl.constexpr,
+    WANTED: tl.constexpr, INITIAL: tl.constexpr, BATCH: tl.constexpr,
     T: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr, REVERSE: tl.constexpr, DTYPE: tl.constexpr,
-    WIDE: tl.constexpr, COMPOSITE: tl.constexpr, TIME: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
+    WIDE: tl.constexpr, COMPOSITE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
     SLICES: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, EDGE_ONCE: tl.constexpr,
 ):  # fmt: skip
     BLOCKS: tl.constexpr = (ROWS + BLOCK - 1) // BLOCK
     STEPS: tl.constexpr = GROUPS * SLICES
+    FOURS: tl.constexpr = SLICES // WIDTH
     ROW_MASK: tl.constexpr = ROWS % BLOCK != 0
     TIME_MASK: tl.constexpr = T % (STEPS * PIECES) != 0
-    FIRST: tl.constexpr = T - 1 if REVERSE else 0
-    LAST_GROUP: tl.constexpr = 0 if REVERSE else GROUPS - 1
     OPERANDS: tl.constexpr = len(ACCESS) - len(WANTED)
-    INCLUSIVE: tl.constexpr = SLICES == 1 and not NEEDS_PREVIOUS
+    SHAPE: tl.constexpr = (GROUPS, BLOCK)
     block, order = tl.program_id(0) % BLOCKS, tl.program_id(0) // BLOCKS
     chunk = CHUNKS - 1 - order if REVERSE else order
 
-    row = block * BLOCK + tl.arange(0, BLOCK)
-    group = tl.arange(0, GROUPS)
+    row = block * BLOCK + tl.arange(0, BLOCK)[None, :]
+    group = tl.arange(0, GROUPS)[:, None]
+    last = group == GROUPS - 1
+    if REVERSE:
+        group = GROUPS - 1 - group
     if WIDE:
         row, group = row.to(tl.int64), group.to(tl.int64)
-    row = across(row, TIME)
     live_row = row < ROWS
     safe_row = tl.where(live_row, row, 0) if ROW_MASK else row
-    if TIME == 0:
-        zero = tl.full((GROUPS, BLOCK), 0.0, DTYPE)
-    else:
-        zero = tl.full((BLOCK, GROUPS), 0.0, DTYPE)
+    zero = tl.full(SHAPE, 0.0, DTYPE)
     carry = tl.full(safe_row.shape, 0.0, DTYPE)
     carry_w = carry + 1.0
     if INITIAL >= 0:
@@ -268,53 +335,46 @@ def scan_tile(
 
     for piece in range(PIECES):
         start = chunk * PIECES + (PIECES - 1 - piece if REVERSE else piece)
-        begin = start * STEPS + along(group, TIME) * SLICES
-        if TIME == 1 and SLICES == 1 and GROUPS >= 512:
-            fours = start * STEPS + along(tl.arange(0, GROUPS // 4) * 4, TIME)
-        else:
-            fours = None
+        begin = start * STEPS + group * SLICES
         group_w, group_u = zero + 1.0, zero
-        values = ()
+        held = ()
         reads = ()
         weights = ()
         drives = ()
-        for k in tl.static_range(SLICES):
-            t = begin + (SLICES - 1 - k if REVERSE else k)
-            values = read_all(
-                inputs, READS, ACCESS, t, fours, row, safe_row, live_row, T, FIRST, BATCH, TERMS, DTYPE, ROW_MASK,
-                TIME_MASK, EDGE_ONCE and not TIME_MASK, k, values,
+        for v in tl.static_range(FOURS):
+            first = begin + (FOURS - 1 - v if REVERSE else v) * WIDTH
+            held = read_all(
+                inputs, READS, ACCESS, first, row, safe_row, live_row, T, REVERSE, BATCH, TERMS, DTYPE, ROW_MASK,
+                TIME_MASK, WIDTH, EDGE_ONCE and not TIME_MASK, v, held,
             )  # fmt: skip
-            w, u = COEFFICIENTS(*values)
-            if TIME_MASK:
-                w, u = tl.where(t < T, w, 1.0), tl.where(t < T, u, 0.0)
-            w, u = tl.broadcast_to(w.to(DTYPE), zero.shape), tl.broadcast_to(u.to(DTYPE), zero.shape)
-            if k == 0:
-                group_w, group_u = w, u
-            else:
-                group_w, group_u = times0(w, group_w), times0(w, group_u) + u
-            reads = reads + (values,)
-            weights = weights + (w,)
-            drives = drives + (u,)
+            for k in tl.static_range(WIDTH):
+                values = at_step(held, WIDTH - 1 - k if REVERSE else k)
+                t = first + (WIDTH - 1 - k if REVERSE else k)
+                w, u = COEFFICIENTS(*values)
+                if TIME_MASK:
+                    w, u = tl.where(t < T, w, 1.0), tl.where(t < T, u, 0.0)
+                w, u = tl.broadcast_to(w.to(DTYPE), SHAPE), tl.broadcast_to(u.to(DTYPE), SHAPE)
+                if v == 0 and k == 0:
+                    group_w, group_u = w, u
+                else:
+                    group_w, group_u = times0(w, group_w), times0(w, group_u) + u
+                reads = reads + (values,)
+                weights = weights + (w,)
+                drives = drives + (u,)
 
-        if INCLUSIVE:
-            through_w, through_u = tl.associative_scan((group_w, group_u), TIME, compose, reverse=REVERSE)
-            enter_w, enter_u = through_w, through_u
-        else:
-            through_w, through_u, enter_w, enter_u = tl.associative_scan(
-                (group_w, group_u, zero + 1.0, zero), TIME, compose_exclusive, reverse=REVERSE
-            )
+        through_w, through_u, enter_w, enter_u = tl.associative_scan(
+            (group_w, group_u, zero + 1.0, zero), 0, compose_exclusive
+        )
         if CHUNKS > 1 or PIECES > 1 or COMPOSITE:
-            last = along(tl.arange(0, GROUPS), TIME) == LAST_GROUP
-            whole_w = across(total(tl.where(last, through_w, 0.0), TIME), TIME)
-            whole_u = across(total(tl.where(last, through_u, 0.0), TIME), TIME)
+            whole_w = total(tl.where(last, through_w, 0.0), 0)[None, :]
+            whole_u = total(tl.where(last, through_u, 0.0), 0)[None, :]
         if CHUNKS > 1 and not COMPOSITE:
             tl.store(scratch[0] + order * ROWS + row, whole_w, mask=live_row)
             tl.store(scratch[1] + order * ROWS + row, whole_u, mask=live_row)
             tl.debug_barrier()
             tl.atomic_xchg(scratch[2] + order * BLOCKS + block, 1, sem="release")
             carry = earlier_composites(
-                carry, scratch[0], scratch[1], scratch[2], order, block, row, live_row, ROWS, BLOCKS, CHUNKS, DTYPE,
-                TIME,
+                carry, scratch[0], scratch[1], scratch[2], order, block, row, live_row, ROWS, BLOCKS, CHUNKS, DTYPE
             )  # fmt: skip
 
         state = enter_u
@@ -323,21 +383,29 @@ def scan_tile(
         if PIECES > 1 or COMPOSITE:
             carry = whole_u + times0(whole_w, carry)
             carry_w = times0(whole_w, carry_w)
-        for k in tl.static_range(0 if COMPOSITE else SLICES):
-            t = begin + (SLICES - 1 - k if REVERSE else k)
-            previous = state
-            if not INCLUSIVE:
-                state = drives[k] + times0(weights[k], state)
-            results = OUTPUTS(*reads[k], state, previous)
+        for v in tl.static_range(0 if COMPOSITE else FOURS):
+            first = begin + (FOURS - 1 - v if REVERSE else v) * WIDTH
+            made = ()
+            for k in tl.static_range(WIDTH):
+                previous = state
+                state = drives[v * WIDTH + k] + times0(weights[v * WIDTH + k], state)
+                made = made + ((OUTPUTS(*reads[v * WIDTH + k], state, previous), state),)
             for n in tl.static_range(len(WANTED)):
-                at = row_offset(row, BATCH, ACCESS, OPERANDS + n) + t * ACCESS[OPERANDS + n][1]
-                if WANTED[n] < 0:
-                    result = state
+                if WIDTH == 4:
+                    at = row_offset(row[:, :, None], BATCH, ACCESS, OPERANDS + n) + four_steps(first)
+                    live = live_row[:, :, None] & (four_steps(first) < T)
+                    result = together(
+                        result_of(made, 3 if REVERSE else 0, WANTED[n], SHAPE, outs[n].dtype.element_ty),
+                        result_of(made, 2 if REVERSE else 1, WANTED[n], SHAPE, outs[n].dtype.element_ty),
+                        result_of(made, 1 if REVERSE else 2, WANTED[n], SHAPE, outs[n].dtype.element_ty),
+                        result_of(made, 0 if REVERSE else 3, WANTED[n], SHAPE, outs[n].dtype.element_ty),
+                    )
                 else:
-                    result = results[WANTED[n]]
-                result = tl.broadcast_to(result, zero.shape).to(outs[n].dtype.element_ty)
+                    at = row_offset(row, BATCH, ACCESS, OPERANDS + n) + first * ACCESS[OPERANDS + n][1]
+                    live = live_row & (first < T)
+                    result = result_of(made, 0, WANTED[n], SHAPE, outs[n].dtype.element_ty)
                 if ROW_MASK or TIME_MASK:
-                    tl.store(outs[n] + at, result, mask=live_row & (t < T))
+                    tl.store(outs[n] + at, result, mask=live)
                 else:
                     tl.store(outs[n] + at, result)
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rltriton_jax.scan import lax_scan
-from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence, depends
+from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence
 from rltriton_jax.scan.tiles import Tile, choose_tile
 
 COMPUTE_CAPABILITY: int | None = None
@@ -158,7 +157,6 @@ def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, output
         "ACCESS": access,
         "WANTED": tuple(-1 if i == recurrence.state else i for i in wanted),
         "INITIAL": -1 if recurrence.initial is None else slot[recurrence.initial],
-        "NEEDS_PREVIOUS": _needs_previous(recurrence, tuple(wanted)),
         "BATCH": tuple(size for size, _ in batch),
         "T": steps,
         "ROWS": rows,
@@ -183,18 +181,9 @@ def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, output
 
 
 def _twin(recurrence: Recurrence, read: Read) -> int:
-    """The unshifted read of the same operand, if the slice before in scan order met what `read` looks for; else -1."""
+    """The unshifted read of the same operand, or -1."""
     twins = [i for i, r in enumerate(recurrence.reads) if r == Read(read.operand, flag=read.flag)]
-    return twins[0] if twins and read.shift == (1 if recurrence.reverse else -1) else -1
-
-
-@functools.cache
-def _needs_previous(recurrence: Recurrence, outputs) -> bool:
-    """Does an output that is wanted depend on the state that entered the step, other than through x?"""
-    flags = [bool if r.flag else np.float32 for r in recurrence.reads]
-    arguments = [jax.ShapeDtypeStruct((1,), f) for f in [*flags, np.float32, np.float32]]
-    moves = depends(recurrence.outputs, arguments, len(arguments) - 1)
-    return any(moves[i] for i in outputs if i != recurrence.state)
+    return twins[0] if twins else -1
 
 
 @functools.cache
@@ -273,6 +262,6 @@ def launched(plan: Plan, operands, *, platform: str):
 
 
 CONSTANTS = (
-    "COEFFICIENTS", "OUTPUTS", "READS", "ACCESS", "WANTED", "INITIAL", "NEEDS_PREVIOUS", "BATCH", "T", "ROWS",
+    "COEFFICIENTS", "OUTPUTS", "READS", "ACCESS", "WANTED", "INITIAL", "BATCH", "T", "ROWS",
     "TERMS", "REVERSE", "DTYPE", "WIDE", "COMPOSITE",
 )  # fmt: skip

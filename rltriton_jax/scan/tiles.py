@@ -9,12 +9,13 @@ class Tile:
     """`block` rows by `groups * slices` steps on `warps` warps, `pieces` times over; time is `chunks` of that.
 
     Attributes:
-      time: the tile's axis of time: 0 where rows lie side by side in memory, 1 where steps do.
+      width: how many steps are read at once: 4 where the steps of a row adjoin in memory, 1 where rows do. `slices` is
+        a multiple of it.
       edge_once: only the first slice looks for the row beyond the window, as no other can meet it. Registers are given
         out so differently then that most tiles are slower.
     """
 
-    time: int
+    width: int
     block: int
     groups: int
     slices: int
@@ -23,13 +24,13 @@ class Tile:
     pieces: int = 1
     edge_once: bool = False
 
-    CONSTANTS: ClassVar = ("TIME", "BLOCK", "GROUPS", "SLICES", "PIECES", "CHUNKS", "EDGE_ONCE")
+    CONSTANTS: ClassVar = ("WIDTH", "BLOCK", "GROUPS", "SLICES", "PIECES", "CHUNKS", "EDGE_ONCE")
 
     def constants(self) -> dict[str, int]:
         return dict(zip(self.CONSTANTS, self._sizes(), strict=True))
 
     def _sizes(self):
-        return self.time, self.block, self.groups, self.slices, self.pieces, self.chunks, self.edge_once
+        return self.width, self.block, self.groups, self.slices, self.pieces, self.chunks, self.edge_once
 
     def blocks(self, rows: int) -> int:
         return -(-rows // self.block)
@@ -85,13 +86,12 @@ def _warps(tile: Tile, held: int) -> Tile:
 
 
 def _whole_rows(steps: int, rows: int, heavy: bool) -> Tile:
-    """[block, groups]: a row's steps lie side by side, and the threads that load them scan them."""
-    groups = min(_power_of_2(steps), 4096 if heavy or steps > 32768 else 8192)
-    block = min(max(1, 256 // groups), _power_of_2(rows))
-    held = 4 if groups <= 512 else 8 if groups <= 1024 or heavy else 16
-    if steps > groups:
-        held = 32 if not heavy else 16 if steps > 32768 else 8
-    return _split(steps, _warps(Tile(1, block, groups, 1, 1), held))
+    """Rows whose steps lie side by side: each thread loads and composes some that adjoin, and threads are scanned."""
+    longest = 4096 if heavy or steps > 32768 else 8192
+    slices = 4 if steps <= 512 else 8 if heavy and steps <= 32768 else 16
+    groups = min(_power_of_2(-(-steps // slices)), longest // slices)
+    block = min(max(1, 64 // groups), _power_of_2(rows))
+    return _split(steps, _warps(Tile(4, block, groups, slices, 1), slices))
 
 
 def _columns(steps: int, rows: int, streams: int) -> Tile:
@@ -99,21 +99,21 @@ def _columns(steps: int, rows: int, streams: int) -> Tile:
     light, heavy, sums = streams <= 3, streams >= 6, streams >= 10  # the last are weighted sums, as a rule
     if steps <= 32:
         slices = 4 if sums else 16 if heavy and steps > 8 else 8
-        tile = Tile(0, min(32, _power_of_2(rows)), _power_of_2(-(-steps // slices)), slices, 1)
+        tile = Tile(1, min(32, _power_of_2(rows)), _power_of_2(-(-steps // slices)), slices, 1)
         return _warps(tile, 4 if sums else 16 if heavy else 8)
     if steps <= 256 and rows >= 1024:
         slices = 4 if sums else 8
-        tile = Tile(0, 16 if heavy or light else 32, _power_of_2(-(-steps // slices)), slices, 1)
+        tile = Tile(1, 16 if heavy or light else 32, _power_of_2(-(-steps // slices)), slices, 1)
         return _warps(tile, 4 if sums else 8 if heavy or light else 16)
     if rows >= 32 * 256:
         slices, groups = 8 if heavy else 16, 8 if light else 4
-        return Tile(0, 32, groups, slices, groups, pieces=-(-steps // (groups * slices)), edge_once=heavy)
+        return Tile(1, 32, groups, slices, groups, pieces=-(-steps // (groups * slices)), edge_once=heavy)
     if sums and steps <= 32768:
         groups = min(_power_of_2(-(-steps // 4)), 64)
-        return _warps(_split(steps, Tile(0, min(8, _power_of_2(rows)), groups, 4, 1)), 4)
+        return _warps(_split(steps, Tile(1, min(8, _power_of_2(rows)), groups, 4, 1)), 4)
     slices = 8 if heavy else 16
     most = 32 if steps <= 32768 else 1024 // slices
     groups = min(_power_of_2(-(-steps // slices)), most)
-    tile = _split(steps, Tile(0, min(8, _power_of_2(rows)), groups, slices, 1))
+    tile = _split(steps, Tile(1, min(8, _power_of_2(rows)), groups, slices, 1))
     crowded = tile.blocks(rows) * tile.chunks >= 256 and steps <= 32768
     return _warps(tile, 32 if crowded and not heavy else 8 if heavy else 16)
