@@ -4,6 +4,7 @@ import argparse
 import datetime
 import importlib.metadata
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +95,14 @@ def measure(case: BenchCase, batch: int, steps: int, layout: str, on_gpu: bool, 
         functions |= {"hand-written scan": cases.plain_scan(1), "hand-written scan, unroll 16": cases.plain_scan(16)}
         if (rlax := cases.rlax_gae()) is not None:
             functions["rlax"] = rlax
-    want = case.reference(sets[0][0], time_major)
+    with ThreadPoolExecutor() as pool:
+        reference = pool.submit(case.reference, sets[0][0], time_major)
+        yard = pool.submit(_compiled, case.yardstick(), sets[0])
+        compiled = {name: pool.submit(_compiled, function, sets[0]) for name, function in functions.items()}
+    functions = {name: future.result() for name, future in compiled.items()}
     for name, function in functions.items():
-        _verify(f"{case.name} by {name}", function(*sets[0]), want)
-    yardstick = timing.microseconds(case.yardstick(), sets)
+        _verify(f"{case.name} by {name}", function(*sets[0]), reference.result())
+    yardstick = timing.microseconds(yard.result(), sets)
     times = {name: timing.microseconds(function, sets) for name, function in functions.items()}
     return [
         {
@@ -114,6 +119,10 @@ def measure(case: BenchCase, batch: int, steps: int, layout: str, on_gpu: bool, 
         }
         for name, us in times.items()
     ]
+
+
+def _compiled(function, arguments):
+    return function.lower(*arguments).compile()
 
 
 def _verify(what: str, got, want) -> None:
