@@ -1,6 +1,7 @@
 """The Triton kernel against the reference: under Triton's interpreter here, compiled where there is a GPU."""
 
 import contextlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,8 @@ import rltriton_jax as rtj
 from rltriton_jax.bench.scaling import collectives
 
 pytest.importorskip("triton", reason="the kernel needs triton")
+
+import ahead
 
 from rltriton_jax.scan import tiles
 
@@ -97,11 +100,11 @@ SPLITS = {
     "chunks of columns": tiles.Tile(1, 2, 4, 2, 1, chunks=9),
     "chunks of rows": tiles.Tile(4, 1, 4, 4, 1, chunks=5),
     "pieces of columns": tiles.Tile(1, 4, 2, 4, 1, pieces=9),
-    "one slice at the edge": tiles.Tile(1, 4, 2, 4, 1, pieces=8, edge_once=True),
-    "steps beyond the edge": tiles.Tile(1, 4, 2, 4, 1, pieces=9, edge_once=True),
+    "columns to the last step": tiles.Tile(1, 4, 2, 4, 1, pieces=8),
     "pieces of rows": tiles.Tile(4, 2, 8, 4, 1, pieces=3),
-    "rows to the last step": tiles.Tile(4, 2, 16, 4, 1),
     "several fours of rows": tiles.Tile(4, 2, 8, 16, 1),
+    "rows to the last step": tiles.Tile(4, 2, 16, 4, 1),
+    "several fours to the last step": tiles.Tile(4, 2, 4, 16, 1),
 }
 
 
@@ -118,6 +121,14 @@ def test_every_kind_of_tile_gives_the_same_result(case, name, implementation, rn
     kwargs = arguments(case, rng, steps)
     check(case, kwargs, "batch_major" if tile.width > 1 else "time_major", "float32", implementation)
     jax.clear_caches()
+
+
+def test_a_thread_may_have_the_registers_of_its_tile():
+    x, d = jax.ShapeDtypeStruct((128, 4096), jnp.float32), jax.ShapeDtypeStruct((128, 4096), jnp.bool_)
+    (eqn,) = ahead.equations(rtj.discounted_returns, x, d)
+    for registers in (40, 0):
+        compiled, _ = ahead.compile_scan(eqn, "sm_90", tiles.Tile(1, 16, 16, 8, 8, registers=registers))
+        assert re.findall(r"\.maxnreg (\d+)", compiled.asm["ptx"]) == [str(registers)] * (registers > 0)
 
 
 @pytest.mark.parametrize("implementation", KERNEL)

@@ -22,26 +22,33 @@ import triton
 import triton.language as tl
 
 
+def limit_registers(most, _semantic=None, _generator=None):
+    """Lets a thread have up to `most` registers; 0 leaves it to the compiler. It means nothing to the interpreter.
+
+    This is Triton's option maxnreg, which jax_triton 0.3 cannot pass.
+    """
+    if _generator is not None and most.value:
+        _generator.module.set_attr("ttg.maxnreg", _semantic.builder.get_int32_attr(most.value))
+
+
+setattr(limit_registers, tl.core.TRITON_BUILTIN, True)
+
+
 @triton.jit
 def times0(a, b):
     """a * b, but 0 where a is 0: garbage behind a cut stays there."""
-    return tl.where(a == 0, 0.0, a * b)
+    return a * tl.where(a == 0, 0.0, b)
 
 
 @triton.jit
 def compose(w1, u1, w2, u2):
-    return tl.where(w2 == 0, 0.0, w2 * w1), tl.where(w2 == 0, 0.0, w2 * u1) + u2
+    return times0(w2, w1), times0(w2, u1) + u2
 
 
 @triton.jit
 def compose_exclusive(w1, u1, v1, p1, w2, u2, v2, p2):
     """Composites (w, u) of all elements and (v, p) of all but the newest."""
-    return (
-        tl.where(w2 == 0, 0.0, w2 * w1),
-        tl.where(w2 == 0, 0.0, w2 * u1) + u2,
-        tl.where(v2 == 0, 0.0, v2 * w1),
-        tl.where(v2 == 0, 0.0, v2 * u1) + p2,
-    )
+    return times0(w2, w1), times0(w2, u1) + u2, times0(v2, w1), times0(v2, u1) + p2
 
 
 @triton.jit
@@ -83,33 +90,33 @@ def fetch(pointers, ACCESS: tl.constexpr, i: tl.constexpr, t, row, live, BATCH: 
 
 
 @triton.jit
-def weighted_sum(
-    pointers, ACCESS: tl.constexpr, i: tl.constexpr, j: tl.constexpr, t, row, live, BATCH: tl.constexpr,
-    TERMS: tl.constexpr, DTYPE: tl.constexpr, MASKED: tl.constexpr, ROWS_FIRST: tl.constexpr,
+def read_sum(
+    pointers, READS: tl.constexpr, ACCESS: tl.constexpr, i: tl.constexpr, t, row, live_row, T: tl.constexpr,
+    BATCH: tl.constexpr, TERMS: tl.constexpr, DTYPE: tl.constexpr, MASKED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The sum of the terms of access i times those of access j, each 0 where either factor is.
+    """Read i, a sum of products that are 0 where either factor is, at each of WIDTH steps, as [steps, rows, groups].
 
-    Terms lie side by side in memory. The compiler gives threads to the axes behind them in their order, so the one with
-    the smaller stride comes first: threads then load sectors, and hold the sum where the tile has it.
+    Terms lie side by side in memory. The compiler gives threads to the axes before them in their order, so the one with
+    the smallest stride comes first: threads then load whole sectors.
     """
-    WIDTH: tl.constexpr = 4 if TERMS % 4 == 0 else 2 if TERMS % 2 == 0 else 1
-    if ROWS_FIRST:
-        t, row, live = tl.trans(t), tl.trans(row), tl.trans(live)
-    live = live[:, :, None]
-    at_i = (row_offset(row, BATCH, ACCESS, i) + t * ACCESS[i][1])[:, :, None]
-    at_j = (row_offset(row, BATCH, ACCESS, j) + t * ACCESS[j][1])[:, :, None]
-    result = tl.full((live.shape[0], live.shape[1]), 0.0, DTYPE)
-    for first in tl.static_range(0, TERMS, WIDTH):
-        term = first + tl.arange(0, WIDTH)[None, None, :]
-        x = pointers[ACCESS[i][0]] + at_i + term
-        y = pointers[ACCESS[j][0]] + at_j + term
+    X: tl.constexpr = READS[i][1]
+    Y: tl.constexpr = READS[i][6]
+    AT_ONCE: tl.constexpr = 4 if TERMS % 4 == 0 else 2 if TERMS % 2 == 0 else 1
+    t = tl.permute(t[:, :, None] + tl.arange(0, WIDTH)[None, None, :], 2, 1, 0)
+    row, live_row = tl.permute(row[:, :, None], 2, 1, 0), tl.permute(live_row[:, :, None], 2, 1, 0)
+    live = (live_row & (t < T))[:, :, :, None]
+    x_at = (row_offset(row, BATCH, ACCESS, X) + t * ACCESS[X][1])[:, :, :, None]
+    y_at = (row_offset(row, BATCH, ACCESS, Y) + t * ACCESS[Y][1])[:, :, :, None]
+    result = tl.full((live.shape[0], live.shape[1], live.shape[2]), 0.0, DTYPE)
+    for first in tl.static_range(0, TERMS, AT_ONCE):
+        term = first + tl.arange(0, AT_ONCE)[None, None, None, :]
+        x = pointers[ACCESS[X][0]] + x_at + term
+        y = pointers[ACCESS[Y][0]] + y_at + term
         if MASKED:
             x, y = tl.load(x, mask=live, other=0).to(DTYPE), tl.load(y, mask=live, other=0).to(DTYPE)
         else:
             x, y = tl.load(x).to(DTYPE), tl.load(y).to(DTYPE)
-        result += total(tl.where(x == 0, 0.0, times0(y, x)), 2)
-    if ROWS_FIRST:
-        result = tl.trans(result)
+        result += total(tl.where(x == 0, 0.0, times0(y, x)), 3)
     return result
 
 
@@ -121,26 +128,32 @@ def typed(x, FLAG: tl.constexpr, DTYPE: tl.constexpr):
         return x.to(DTYPE)
 
 
+@triton.constexpr_function
+def is_full(reads, access, i):
+    """Is read i one of an array with an element for each step?"""
+    return reads[i][1] >= 0 and access[reads[i][1]][1] != 0
+
+
+@triton.constexpr_function
+def looks_back(reads, i, reverse, slice):
+    """Does read i, shifted, ask for what the slice before this one has met?"""
+    return slice > 0 and reads[i][2] == (1 if reverse else -1)
+
+
 @triton.jit
 def read(
     pointers, READS: tl.constexpr, ACCESS: tl.constexpr, i: tl.constexpr, t, row, safe_row, live_row, T: tl.constexpr,
-    REVERSE: tl.constexpr, BATCH: tl.constexpr, TERMS: tl.constexpr, DTYPE: tl.constexpr, ROW_MASK: tl.constexpr,
-    TIME_MASK: tl.constexpr, WIDTH: tl.constexpr, EDGE_ONCE: tl.constexpr, SLICE: tl.constexpr, newer,
+    REVERSE: tl.constexpr, BATCH: tl.constexpr, DTYPE: tl.constexpr, ROW_MASK: tl.constexpr, TIME_MASK: tl.constexpr,
+    SLICE: tl.constexpr, newer,
 ):  # fmt: skip
     """Read i at steps t.
 
     A read is (kind, access or -1, shift, rows in memory, access of the row beyond or -1, twin or -1, access of the
-    weights or -1). `newer` are the reads of the slice before, where the twin of a read towards it has met the element.
+    weights or -1).
     """
-    KNOWN: tl.constexpr = SLICE > 0 and READS[i][5] >= 0 and READS[i][2] == (1 if REVERSE else -1)
+    KNOWN: tl.constexpr = looks_back(READS, i, REVERSE, SLICE) and READS[i][5] >= 0
     if READS[i][0] == 2:
         x = t == (T - 1 if REVERSE else 0)
-    elif READS[i][6] >= 0:
-        live = live_row & (t < T)
-        x = weighted_sum(
-            pointers, ACCESS, READS[i][1], READS[i][6], t, row, live, BATCH, TERMS, DTYPE, ROW_MASK or TIME_MASK,
-            WIDTH == 1,
-        )  # fmt: skip
     elif KNOWN:
         x = newer[READS[i][5]][0]
     elif READS[i][1] >= 0:
@@ -155,7 +168,7 @@ def read(
             x = fetch(pointers, ACCESS, READS[i][1], t, safe_row, live_row, BATCH, False)
     else:
         x = tl.full((1, 1), 0, DTYPE)
-    if READS[i][4] >= 0 and not (EDGE_ONCE and KNOWN):
+    if READS[i][4] >= 0 and (TIME_MASK or not KNOWN):
         edge = fetch(pointers, ACCESS, READS[i][4], 0, safe_row, live_row, BATCH, False).to(DTYPE)
         outside = (t + READS[i][2] < 0) | (t + READS[i][2] >= READS[i][3])
         x = tl.where(outside, edge, x.to(DTYPE))
@@ -188,72 +201,94 @@ def within(x, t, edge, ROWS: tl.constexpr):
     return tl.where((t < 0) | (t >= ROWS), edge, x)
 
 
-@triton.constexpr_function
-def is_full(reads, access, i):
-    """Is read i one of an array with an element for each step?"""
-    return reads[i][1] >= 0 and reads[i][6] < 0 and access[reads[i][1]][1] != 0
-
-
 @triton.jit
 def read_four(
     pointers, READS: tl.constexpr, ACCESS: tl.constexpr, i: tl.constexpr, t, row, safe_row, live_row, T: tl.constexpr,
-    REVERSE: tl.constexpr, BATCH: tl.constexpr, TERMS: tl.constexpr, DTYPE: tl.constexpr, ROW_MASK: tl.constexpr,
-    TIME_MASK: tl.constexpr, held,
+    REVERSE: tl.constexpr, BATCH: tl.constexpr, DTYPE: tl.constexpr, ROW_MASK: tl.constexpr, TIME_MASK: tl.constexpr,
+    SLICE: tl.constexpr, newer, held,
 ):  # fmt: skip
-    """Read i, a full array, at each of the steps t to t + 3; `held` are the reads before it there."""
+    """Read i, a full array, at each of the steps t to t + 3, and what a shifted read by the next slice lacks.
+
+    `held` are the reads before it there, `newer` all those of the slice before.
+    """
     FLAG: tl.constexpr = READS[i][0] != 0
     SHIFT: tl.constexpr = READS[i][2]
+    KNOWN: tl.constexpr = looks_back(READS, i, REVERSE, SLICE)
     if READS[i][5] >= 0 and READS[i][5] < i:
-        x0, x1, x2, x3 = held[READS[i][5]]
+        x0, x1, x2, x3, last = held[READS[i][5]]
     else:
         steps = four_steps(t)
         live = live_row[:, :, None] & (steps < READS[i][3])
         x = fetch(pointers, ACCESS, READS[i][1], steps, row[:, :, None], live, BATCH, ROW_MASK or TIME_MASK)
         x0, x1, x2, x3 = apart(typed(x, FLAG, DTYPE))
+        last = x0 if REVERSE else x3
     if SHIFT != 0:
-        at = t + (4 if SHIFT == 1 else -1)
-        live = live_row & (at >= 0) & (at < READS[i][3])
-        edge = typed(fetch(pointers, ACCESS, READS[i][1], at, row, live, BATCH, True), FLAG, DTYPE)
+        if KNOWN:
+            edge = newer[i][4]
+        else:
+            at = t + (4 if SHIFT == 1 else -1)
+            live = live_row & (at >= 0) & (at < READS[i][3])
+            edge = typed(fetch(pointers, ACCESS, READS[i][1], at, row, live, BATCH, True), FLAG, DTYPE)
         if SHIFT == 1:
             x0, x1, x2, x3 = x1, x2, x3, edge
         else:
             x0, x1, x2, x3 = edge, x0, x1, x2
         if READS[i][4] >= 0:
             beyond = typed(fetch(pointers, ACCESS, READS[i][4], 0, safe_row, live_row, BATCH, False), FLAG, DTYPE)
-            if TIME_MASK or SHIFT == -1:
+            if TIME_MASK or (SHIFT == -1 and not KNOWN):
                 x0 = within(x0, t + SHIFT, beyond, READS[i][3])
             if TIME_MASK:
                 x1 = within(x1, t + 1 + SHIFT, beyond, READS[i][3])
                 x2 = within(x2, t + 2 + SHIFT, beyond, READS[i][3])
-            if TIME_MASK or SHIFT == 1:
+            if TIME_MASK or (SHIFT == 1 and not KNOWN):
                 x3 = within(x3, t + 3 + SHIFT, beyond, READS[i][3])
-    return x0, x1, x2, x3
+    return x0, x1, x2, x3, last
 
 
 @triton.jit
 def read_all(
     pointers, READS: tl.constexpr, ACCESS: tl.constexpr, t, row, safe_row, live_row, T: tl.constexpr,
     REVERSE: tl.constexpr, BATCH: tl.constexpr, TERMS: tl.constexpr, DTYPE: tl.constexpr, ROW_MASK: tl.constexpr,
-    TIME_MASK: tl.constexpr, WIDTH: tl.constexpr, EDGE_ONCE: tl.constexpr, SLICE: tl.constexpr, newer,
+    TIME_MASK: tl.constexpr, WIDTH: tl.constexpr, SLICE: tl.constexpr, newer,
 ):  # fmt: skip
-    """Every read at each of WIDTH steps from t."""
+    """Every read at each of WIDTH steps from t, sums as `read_sum` has them; `newer` are those of the slice before."""
     held = ()
     for i in tl.static_range(len(READS)):
-        if WIDTH == 4 and is_full(READS, ACCESS, i):
+        if READS[i][6] >= 0:
+            steps = read_sum(
+                pointers, READS, ACCESS, i, t, row, live_row, T, BATCH, TERMS, DTYPE, ROW_MASK or TIME_MASK, WIDTH
+            )  # fmt: skip
+        elif WIDTH == 4 and is_full(READS, ACCESS, i):
             steps = read_four(
-                pointers, READS, ACCESS, i, t, row, safe_row, live_row, T, REVERSE, BATCH, TERMS, DTYPE, ROW_MASK,
-                TIME_MASK, held,
+                pointers, READS, ACCESS, i, t, row, safe_row, live_row, T, REVERSE, BATCH, DTYPE, ROW_MASK, TIME_MASK,
+                SLICE, newer, held,
             )  # fmt: skip
         else:
             steps = ()
             for j in tl.static_range(WIDTH):
                 x = read(
-                    pointers, READS, ACCESS, i, t + j, row, safe_row, live_row, T, REVERSE, BATCH, TERMS, DTYPE,
-                    ROW_MASK, TIME_MASK, WIDTH, EDGE_ONCE, SLICE if WIDTH == 1 else 0, newer,
+                    pointers, READS, ACCESS, i, t + j, row, safe_row, live_row, T, REVERSE, BATCH, DTYPE, ROW_MASK,
+                    TIME_MASK, SLICE, newer,
                 )  # fmt: skip
                 steps = steps + (x,)
         held = held + (steps,)
     return held
+
+
+@triton.jit
+def placed(READS: tl.constexpr, held, WIDTH: tl.constexpr):
+    """The reads, with sums where the tile has them: threads meet to exchange them, for which no load should wait."""
+    reads = ()
+    for i in tl.static_range(len(READS)):
+        if READS[i][6] < 0:
+            steps = held[i]
+        elif WIDTH == 4:
+            steps = apart(tl.permute(held[i], 2, 1, 0))
+        else:
+            x = tl.permute(held[i], 2, 1, 0)
+            steps = (tl.reshape(x, (x.shape[0], x.shape[1])),)
+        reads = reads + (steps,)
+    return reads
 
 
 @triton.jit
@@ -306,11 +341,12 @@ def scan_tile(
     WANTED: tl.constexpr, INITIAL: tl.constexpr, BATCH: tl.constexpr,
     T: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr, REVERSE: tl.constexpr, DTYPE: tl.constexpr,
     WIDE: tl.constexpr, COMPOSITE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
-    SLICES: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, EDGE_ONCE: tl.constexpr,
+    SLICES: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, REGISTERS: tl.constexpr,
 ):  # fmt: skip
+    limit_registers(REGISTERS)
     BLOCKS: tl.constexpr = (ROWS + BLOCK - 1) // BLOCK
     STEPS: tl.constexpr = GROUPS * SLICES
-    FOURS: tl.constexpr = SLICES // WIDTH
+    VECTORS: tl.constexpr = SLICES // WIDTH
     ROW_MASK: tl.constexpr = ROWS % BLOCK != 0
     TIME_MASK: tl.constexpr = T % (STEPS * PIECES) != 0
     OPERANDS: tl.constexpr = len(ACCESS) - len(WANTED)
@@ -338,18 +374,22 @@ def scan_tile(
         begin = start * STEPS + group * SLICES
         group_w, group_u = zero + 1.0, zero
         held = ()
+        loaded = ()
+        for v in tl.static_range(VECTORS):
+            first = begin + (VECTORS - 1 - v if REVERSE else v) * WIDTH
+            held = read_all(
+                inputs, READS, ACCESS, first, row, safe_row, live_row, T, REVERSE, BATCH, TERMS, DTYPE, ROW_MASK,
+                TIME_MASK, WIDTH, v, held,
+            )  # fmt: skip
+            loaded = loaded + (held,)
         reads = ()
         weights = ()
         drives = ()
-        for v in tl.static_range(FOURS):
-            first = begin + (FOURS - 1 - v if REVERSE else v) * WIDTH
-            held = read_all(
-                inputs, READS, ACCESS, first, row, safe_row, live_row, T, REVERSE, BATCH, TERMS, DTYPE, ROW_MASK,
-                TIME_MASK, WIDTH, EDGE_ONCE and not TIME_MASK, v, held,
-            )  # fmt: skip
+        for v in tl.static_range(VECTORS):
+            held = placed(READS, loaded[v], WIDTH)
             for k in tl.static_range(WIDTH):
                 values = at_step(held, WIDTH - 1 - k if REVERSE else k)
-                t = first + (WIDTH - 1 - k if REVERSE else k)
+                t = begin + (SLICES - 1 - v * WIDTH - k if REVERSE else v * WIDTH + k)
                 w, u = COEFFICIENTS(*values)
                 if TIME_MASK:
                     w, u = tl.where(t < T, w, 1.0), tl.where(t < T, u, 0.0)
@@ -357,7 +397,7 @@ def scan_tile(
                 if v == 0 and k == 0:
                     group_w, group_u = w, u
                 else:
-                    group_w, group_u = times0(w, group_w), times0(w, group_u) + u
+                    group_w, group_u = compose(group_w, group_u, w, u)
                 reads = reads + (values,)
                 weights = weights + (w,)
                 drives = drives + (u,)
@@ -383,8 +423,8 @@ def scan_tile(
         if PIECES > 1 or COMPOSITE:
             carry = whole_u + times0(whole_w, carry)
             carry_w = times0(whole_w, carry_w)
-        for v in tl.static_range(0 if COMPOSITE else FOURS):
-            first = begin + (FOURS - 1 - v if REVERSE else v) * WIDTH
+        for v in tl.static_range(0 if COMPOSITE else VECTORS):
+            first = begin + (VECTORS - 1 - v if REVERSE else v) * WIDTH
             made = ()
             for k in tl.static_range(WIDTH):
                 previous = state
@@ -392,8 +432,9 @@ def scan_tile(
                 made = made + ((OUTPUTS(*reads[v * WIDTH + k], state, previous), state),)
             for n in tl.static_range(len(WANTED)):
                 if WIDTH == 4:
-                    at = row_offset(row[:, :, None], BATCH, ACCESS, OPERANDS + n) + four_steps(first)
-                    live = live_row[:, :, None] & (four_steps(first) < T)
+                    steps = four_steps(first)
+                    at = row_offset(row[:, :, None], BATCH, ACCESS, OPERANDS + n) + steps * ACCESS[OPERANDS + n][1]
+                    live = live_row[:, :, None] & (steps < T)
                     result = together(
                         result_of(made, 3 if REVERSE else 0, WANTED[n], SHAPE, outs[n].dtype.element_ty),
                         result_of(made, 2 if REVERSE else 1, WANTED[n], SHAPE, outs[n].dtype.element_ty),

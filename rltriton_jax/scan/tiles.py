@@ -11,8 +11,8 @@ class Tile:
     Attributes:
       width: how many steps are read at once: 4 where the steps of a row adjoin in memory, 1 where rows do. `slices` is
         a multiple of it.
-      edge_once: only the first slice looks for the row beyond the window, as no other can meet it. Registers are given
-        out so differently then that most tiles are slower.
+      registers: how many a thread may have, 0 for as many as the compiler thinks. It thinks of programs that share a
+        multiprocessor, and to have more of them begins loads late.
     """
 
     width: int
@@ -22,15 +22,14 @@ class Tile:
     warps: int
     chunks: int = 1
     pieces: int = 1
-    edge_once: bool = False
+    registers: int = 128
 
-    CONSTANTS: ClassVar = ("WIDTH", "BLOCK", "GROUPS", "SLICES", "PIECES", "CHUNKS", "EDGE_ONCE")
+    CONSTANTS: ClassVar = ("WIDTH", "BLOCK", "GROUPS", "SLICES", "PIECES", "CHUNKS", "REGISTERS")
 
     def constants(self) -> dict[str, int]:
-        return dict(zip(self.CONSTANTS, self._sizes(), strict=True))
-
-    def _sizes(self):
-        return self.width, self.block, self.groups, self.slices, self.pieces, self.chunks, self.edge_once
+        registers = min(self.registers, 2**16 // (32 * self.warps))  # a multiprocessor has 2**16
+        sizes = self.width, self.block, self.groups, self.slices, self.pieces, self.chunks, registers
+        return dict(zip(self.CONSTANTS, sizes, strict=True))
 
     def blocks(self, rows: int) -> int:
         return -(-rows // self.block)
@@ -47,27 +46,27 @@ def choose_tile(steps: int, rows: int, steps_adjoin: bool, streams: int) -> Tile
     `steps_adjoin` says that the steps of a row adjoin in memory; `streams` is how many numbers a step moves.
     What decides is how many steps a thread holds: enough loads in flight to hide the latency of memory, few enough
     registers that several programs share a multiprocessor. Measured on one NVIDIA H200, float32 GAE, as the ratio to an
-    elementwise pass over the same bytes; (block, groups, slices, warps), then pieces or chunks:
+    elementwise pass over the same bytes; (block, groups, slices, warps), then pieces or chunks, with 128 registers or,
+    after the stroke, as many as the compiler thinks:
 
-        rows x steps     steps adjoin                       rows adjoin
-        65536 x 32       (8, 32, 1, 2) 1.08                 (32, 4, 8, 4) 1.09, (32, 1, 32, 1) 1.37
-        4096 x 128       (2, 128, 1, 2) 1.17                (32, 16, 8, 8) 1.26, (8, 16, 8, 4) 1.37
-        16384 x 512      (1, 512, 1, 4) 1.09, 1 warp 1.22   (32, 4, 16, 4) in 8 pieces 1.15, (16, 64, 8, 8) 1.60
-        512 x 4096       (1, 4096, 1, 8) 1.44, 4 warps 1.6  (8, 32, 16, 4) in 8 chunks 1.67, (8, 64, 8, 4) 2.2
-        64 x 8192        (1, 8192, 1, 16) 2.1               (8, 32, 16, 8) in 16 chunks 2.2
-        8 x 131072       (1, 4096, 1, 4) in 32 chunks 2.5   (8, 64, 16, 16) in 128 chunks 2.1, in 256 2.8
+        rows x steps     steps adjoin                              rows adjoin
+        65536 x 32       (16, 8, 4, 4) 1.07, (16, 4, 8, 2) 1.11    (32, 4, 8, 4) 1.04 / 1.07, (32, 2, 16, 2) 1.05
+        4096 x 128       (4, 32, 4, 4) 1.05, (4, 16, 8, 2) 1.07    (16, 16, 8, 8) 1.16 / 1.24, (32, 16, 8, 16) 1.20
+        16384 x 512      (1, 128, 4, 4) 1.03, (1, 64, 8, 2) 1.10   (32, 4, 16, 4) in 8 pieces 1.06 / 1.47
+        512 x 4096       (1, 512, 8, 16) 1.26, (1, 512, 8, 8) 1.49 (16, 32, 16, 8) in 8 chunks 1.53, (8, 32, 16, 4) 1.65
+        64 x 8192        (1, 1024, 8, 16) 1.75, in 2 chunks 2.04   (8, 32, 16, 8) in 16 chunks 2.17
+        8 x 131072       (1, 512, 8, 8) in 32 chunks 2.17          (8, 64, 16, 16) in 128 chunks 2.18
 
-    With two arrays in and one out, rows adjoining: 4096 x 128 (16, 16, 8, 8) 1.17 to 1.23, (32, 16, 8, 8) 1.23 to 1.34;
-    16384 x 512 (32, 8, 16, 8) in 4 pieces 1.06 to 1.09, (32, 4, 16, 4) in 8 pieces 1.05 to 1.19.
+    V-trace, rows adjoining: 512 x 4096 (8, 32, 16, 8) in 8 chunks 1.85, (8, 32, 16, 4) 4.4; 8 x 131072 (8, 128, 8, 16)
+    in 128 chunks 2.4, (8, 64, 16, 16) 4.8.
 
-    V-trace: 8 x 131072, steps adjoining, (1, 4096, 1, 8) in 32 chunks 3.2, 16 warps 3.5; 16384 x 512, rows adjoining,
-    (32, 4, 8, 4) in 16 pieces 1.23, with `edge_once` 1.10, which takes GAE from 1.27 to 1.38 at 4096 x 128.
-
-    Retrace that sums 4 actions, rows adjoining: 65536 x 32 (32, 8, 4, 8) 0.77, (32, 2, 16, 2) 1.20; 4096 x 128
-    (16, 32, 4, 16) 0.80, (16, 16, 8, 8) 0.82; 512 x 4096 (8, 64, 4, 16) in 16 chunks 1.09, (8, 32, 8, 8) in 16 chunks
-    1.39; 64 x 8192 (8, 64, 4, 16) in 32 chunks 1.17, (8, 32, 8, 8) in 32 chunks 1.35.
+    Retrace that sums 4 actions, rows adjoining, with as many registers as the compiler thinks: 65536 x 32 (32, 8, 4, 8)
+    0.77, (32, 2, 16, 2) 1.20; 4096 x 128 (16, 32, 4, 16) 0.78, with 128 registers 0.93; 16384 x 512 (32, 4, 8, 4) in 16
+    pieces 0.84, with 128 registers 0.95; 512 x 4096 (8, 64, 4, 16) in 16 chunks 1.03, with 128 registers 1.38. Steps
+    adjoining: 512 x 4096 (1, 1024, 4, 32) 0.93, (1, 512, 8, 16) 1.05; 64 x 8192 the same two in 2 chunks 1.18 and 1.16.
     """
-    return _whole_rows(steps, rows, streams >= 6) if steps_adjoin else _columns(steps, rows, streams)
+    heavy, sums = streams >= 6, streams >= 10  # the last are weighted sums, as a rule
+    return _whole_rows(steps, rows, sums) if steps_adjoin else _columns(steps, rows, heavy, sums)
 
 
 MAX_CHUNKS = 1024
@@ -81,39 +80,37 @@ def _split(steps: int, tile: Tile) -> Tile:
 
 
 def _warps(tile: Tile, held: int) -> Tile:
-    """Enough warps that each thread holds at most `held` steps, 16 at most."""
-    return replace(tile, warps=max(1, min(16, tile.block * tile.groups * tile.slices // (32 * held))))
+    """Enough warps that each thread holds at most `held` steps, 32 at most."""
+    return replace(tile, warps=max(1, min(32, tile.block * tile.groups * tile.slices // (32 * held))))
 
 
-def _whole_rows(steps: int, rows: int, heavy: bool) -> Tile:
+def _whole_rows(steps: int, rows: int, sums: bool) -> Tile:
     """Rows whose steps lie side by side: each thread loads and composes some that adjoin, and threads are scanned."""
-    longest = 4096 if heavy or steps > 32768 else 8192
-    slices = 4 if steps <= 512 else 8 if heavy and steps <= 32768 else 16
+    longest = 4096 if sums or steps > 32768 else 8192
+    held = 4 if sums or steps <= 512 else 8 if steps <= 4096 else 16
+    slices = min(held, 8)
     groups = min(_power_of_2(-(-steps // slices)), longest // slices)
-    block = min(max(1, 64 // groups), _power_of_2(rows))
-    return _split(steps, _warps(Tile(4, block, groups, slices, 1), slices))
+    block = min(max(1, 128 // groups), _power_of_2(rows))
+    return _warps(_split(steps, Tile(4, block, groups, slices, 1)), held)
 
 
-def _columns(steps: int, rows: int, streams: int) -> Tile:
+def _columns(steps: int, rows: int, heavy: bool, sums: bool) -> Tile:
     """[groups, block]: adjoining rows by many steps, composed in slices of registers; 8 rows are a memory sector."""
-    light, heavy, sums = streams <= 3, streams >= 6, streams >= 10  # the last are weighted sums, as a rule
-    if steps <= 32:
-        slices = 4 if sums else 16 if heavy and steps > 8 else 8
-        tile = Tile(1, min(32, _power_of_2(rows)), _power_of_2(-(-steps // slices)), slices, 1)
-        return _warps(tile, 4 if sums else 16 if heavy else 8)
-    if steps <= 256 and rows >= 1024:
+    if steps <= 32 or (steps <= 256 and rows >= 1024):
         slices = 4 if sums else 8
-        tile = Tile(1, 16 if heavy or light else 32, _power_of_2(-(-steps // slices)), slices, 1)
-        return _warps(tile, 4 if sums else 8 if heavy or light else 16)
-    if rows >= 32 * 256:
-        slices, groups = 8 if heavy else 16, 8 if light else 4
-        return Tile(1, 32, groups, slices, groups, pieces=-(-steps // (groups * slices)), edge_once=heavy)
-    if sums and steps <= 32768:
-        groups = min(_power_of_2(-(-steps // 4)), 64)
-        return _warps(_split(steps, Tile(1, min(8, _power_of_2(rows)), groups, 4, 1)), 4)
-    slices = 8 if heavy else 16
-    most = 32 if steps <= 32768 else 1024 // slices
-    groups = min(_power_of_2(-(-steps // slices)), most)
-    tile = _split(steps, Tile(1, min(8, _power_of_2(rows)), groups, slices, 1))
-    crowded = tile.blocks(rows) * tile.chunks >= 256 and steps <= 32768
-    return _warps(tile, 32 if crowded and not heavy else 8 if heavy else 16)
+        block = min(32 if steps <= 32 else 16, _power_of_2(rows))
+        tile = _warps(Tile(1, block, _power_of_2(-(-steps // slices)), slices, 1), slices)
+    elif rows >= 32 * 256:
+        slices = 8 if sums else 16
+        tile = Tile(1, 32, 4, slices, 4, pieces=-(-steps // (4 * slices)))
+    else:
+        if steps > 32768:
+            slices, most, held = (8, 128, 16) if heavy else (16, 64, 16)
+        else:
+            slices, most, held = (4, 64, 4) if sums else (16, 32, 16)
+        groups = min(_power_of_2(-(-steps // slices)), most)
+        tile = _split(steps, Tile(1, min(8, _power_of_2(rows)), groups, slices, 1))
+        if steps <= 32768 and not heavy and tile.blocks(rows) * tile.chunks >= 256:
+            tile, held = replace(tile, block=2 * tile.block), 32
+        tile = _warps(tile, held)
+    return replace(tile, registers=0) if sums else tile
