@@ -79,7 +79,7 @@ class _Device:
 def _twin_of(value):
     import triton
 
-    if isinstance(value, triton.JITFunction) and value.fn.__module__.startswith("rltriton_jax"):
+    if isinstance(value, triton.JITFunction) and not value.fn.__module__.startswith("triton"):
         return _Device(value)
     if isinstance(value, types.ModuleType) and value.__name__ == "rltriton_jax.scan.tile_math":
         return types.SimpleNamespace(
