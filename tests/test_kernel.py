@@ -32,6 +32,7 @@ pytest.importorskip("triton", reason="the kernel needs triton")
 import ahead
 
 from rltriton_jax.scan import tiles
+from rltriton_jax.scan.primitive import affine_scan
 from rltriton_jax.scan.recurrence import Read, Recurrence
 
 KERNEL = [
@@ -109,19 +110,27 @@ SPLITS = {
 }
 
 
-@pytest.mark.parametrize("implementation", KERNEL)
-@pytest.mark.parametrize("name", SPLITS)
-@pytest.mark.parametrize("case", [*ESTIMATORS, SUMS], ids=str)
-def test_every_kind_of_tile_gives_the_same_result(case, name, implementation, rng, monkeypatch):
+@pytest.fixture(params=SPLITS)
+def tile(request, monkeypatch):
+    """The kernel's tile, whatever it scans."""
     from rltriton_jax.scan import launch
 
-    tile = SPLITS[name]
+    tile = SPLITS[request.param]
     monkeypatch.setattr(launch, "choose_tile", lambda *_: tile)
     jax.clear_caches()
-    steps = min(67, tile.groups * tile.slices * tile.pieces * tile.chunks)
-    kwargs = arguments(case, rng, steps)
-    check(case, kwargs, "batch_major" if tile.width > 1 else "time_major", "float32", implementation)
+    yield tile
     jax.clear_caches()
+
+
+def most_steps(tile):
+    return tile.groups * tile.slices * tile.pieces * tile.chunks
+
+
+@pytest.mark.parametrize("implementation", KERNEL)
+@pytest.mark.parametrize("case", [*ESTIMATORS, SUMS], ids=str)
+def test_every_kind_of_tile_gives_the_same_result(case, tile, implementation, rng):
+    kwargs = arguments(case, rng, min(67, most_steps(tile)))
+    check(case, kwargs, "batch_major" if tile.width > 1 else "time_major", "float32", implementation)
 
 
 def _near(inputs, values, there):
@@ -133,31 +142,21 @@ def _state(inputs, values, there, x, previous):
 
 
 @pytest.mark.parametrize("implementation", KERNEL)
-@pytest.mark.parametrize("name", SPLITS)
 @pytest.mark.parametrize("shift", [1, -1])
 @pytest.mark.parametrize("reverse", [True, False])
-def test_every_kind_of_tile_reads_both_neighbours_and_the_rows_beyond(
-    reverse, shift, name, implementation, rng, monkeypatch
-):
-    from rltriton_jax.scan import launch, primitive
-
-    tile = SPLITS[name]
-    monkeypatch.setattr(launch, "choose_tile", lambda *_: tile)
-    jax.clear_caches()
+def test_every_kind_of_tile_reads_both_neighbours_and_the_rows_beyond(reverse, shift, tile, implementation, rng):
     reads = (Read("inputs"), Read("values"), Read("values", shift, "beyond"))
     recurrence = Recurrence(("inputs", "values", "beyond"), reads, _near, _state, 1, reverse)
     axis = 1 if tile.width > 1 else 0
-    most = tile.groups * tile.slices * tile.pieces * tile.chunks
-    for steps in {min(most, s) for s in (65, 66, 67)}:  # the last of them is the first, second or third of four
+    for steps in {min(most_steps(tile), s) for s in (64, 65, 66, 67)}:  # the last is each of four in turn
         inputs, values = rng.normal(size=(2, steps, 3)).astype("float32")
         beyond = rng.normal(size=(1, 3)).astype("float32")
         arrays = [jnp.asarray(np.moveaxis(x, 0, axis)) for x in (inputs, values, beyond)]
         got, want = (
-            primitive.affine_scan(recurrence, arrays, time_axis=axis, dtype="float32", implementation=i)[0]
+            affine_scan(recurrence, arrays, time_axis=axis, dtype="float32", implementation=i)[0]
             for i in (implementation, "scan")
         )
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
-    jax.clear_caches()
 
 
 def test_a_thread_may_have_the_registers_of_its_tile(tmp_path, monkeypatch):

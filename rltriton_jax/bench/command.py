@@ -97,12 +97,11 @@ def measure(case: BenchCase, batch: int, steps: int, layout: str, on_gpu: bool, 
             functions["rlax"] = rlax
     with ThreadPoolExecutor() as pool:
         reference = pool.submit(case.reference, sets[0][0], time_major)
-        yard = pool.submit(_compiled, case.yardstick(), sets[0])
-        compiled = {name: pool.submit(_compiled, function, sets[0]) for name, function in functions.items()}
-    functions = {name: future.result() for name, future in compiled.items()}
+        yard, *compiled = pool.map(lambda f: f.lower(*sets[0]).compile(), [case.yardstick(), *functions.values()])
+    functions = dict(zip(functions, compiled, strict=True))
     for name, function in functions.items():
         _verify(f"{case.name} by {name}", function(*sets[0]), reference.result())
-    yardstick = timing.microseconds(yard.result(), sets)
+    yardstick = timing.microseconds(yard, sets)
     times = {name: timing.microseconds(function, sets) for name, function in functions.items()}
     return [
         {
@@ -119,10 +118,6 @@ def measure(case: BenchCase, batch: int, steps: int, layout: str, on_gpu: bool, 
         }
         for name, us in times.items()
     ]
-
-
-def _compiled(function, arguments):
-    return function.lower(*arguments).compile()
 
 
 def _verify(what: str, got, want) -> None:

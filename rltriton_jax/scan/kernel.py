@@ -90,6 +90,12 @@ def fetch(pointers, ACCESS: tl.constexpr, i: tl.constexpr, t, row, live, BATCH: 
 
 
 @triton.jit
+def adjoining(t, WIDTH: tl.constexpr):
+    """WIDTH steps from t, as [groups, 1, WIDTH]."""
+    return t[:, :, None] + tl.arange(0, WIDTH)[None, None, :]
+
+
+@triton.jit
 def read_sum(
     pointers, READS: tl.constexpr, ACCESS: tl.constexpr, i: tl.constexpr, t, row, live_row, T: tl.constexpr,
     BATCH: tl.constexpr, TERMS: tl.constexpr, DTYPE: tl.constexpr, MASKED: tl.constexpr, WIDTH: tl.constexpr,
@@ -102,7 +108,7 @@ def read_sum(
     X: tl.constexpr = READS[i][1]
     Y: tl.constexpr = READS[i][6]
     AT_ONCE: tl.constexpr = 4 if TERMS % 4 == 0 else 2 if TERMS % 2 == 0 else 1
-    t = tl.permute(t[:, :, None] + tl.arange(0, WIDTH)[None, None, :], 2, 1, 0)
+    t = tl.permute(adjoining(t, WIDTH), 2, 1, 0)
     row, live_row = tl.permute(row[:, :, None], 2, 1, 0), tl.permute(live_row[:, :, None], 2, 1, 0)
     live = (live_row & (t < T))[:, :, :, None]
     x_at = (row_offset(row, BATCH, ACCESS, X) + t * ACCESS[X][1])[:, :, :, None]
@@ -161,7 +167,7 @@ def read(
             at = t + READS[i][2]
             live = live_row & (at >= 0) & (at < READS[i][3])
             x = fetch(pointers, ACCESS, READS[i][1], at, row, live, BATCH, True)
-        elif ACCESS[READS[i][1]][1] != 0:
+        elif is_full(READS, ACCESS, i):
             live = live_row & (t < READS[i][3])
             x = fetch(pointers, ACCESS, READS[i][1], t, row, live, BATCH, ROW_MASK or TIME_MASK)
         else:
@@ -191,11 +197,6 @@ def together(x0, x1, x2, x3):
 
 
 @triton.jit
-def four_steps(t):
-    return t[:, :, None] + tl.arange(0, 4)[None, None, :]
-
-
-@triton.jit
 def within(x, t, edge, ROWS: tl.constexpr):
     """x, or `edge` where the step t that x comes from is outside the window."""
     return tl.where((t < 0) | (t >= ROWS), edge, x)
@@ -217,7 +218,7 @@ def read_four(
     if READS[i][5] >= 0 and READS[i][5] < i:
         x0, x1, x2, x3, last = held[READS[i][5]]
     else:
-        steps = four_steps(t)
+        steps = adjoining(t, 4)
         live = live_row[:, :, None] & (steps < READS[i][3])
         x = fetch(pointers, ACCESS, READS[i][1], steps, row[:, :, None], live, BATCH, ROW_MASK or TIME_MASK)
         x0, x1, x2, x3 = apart(typed(x, FLAG, DTYPE))
@@ -348,7 +349,7 @@ def scan_tile(
     STEPS: tl.constexpr = GROUPS * SLICES
     VECTORS: tl.constexpr = SLICES // WIDTH
     ROW_MASK: tl.constexpr = ROWS % BLOCK != 0
-    TIME_MASK: tl.constexpr = T % (STEPS * PIECES) != 0
+    TIME_MASK: tl.constexpr = T != STEPS * PIECES * CHUNKS
     OPERANDS: tl.constexpr = len(ACCESS) - len(WANTED)
     SHAPE: tl.constexpr = (GROUPS, BLOCK)
     block, order = tl.program_id(0) % BLOCKS, tl.program_id(0) // BLOCKS
@@ -372,7 +373,6 @@ def scan_tile(
     for piece in range(PIECES):
         start = chunk * PIECES + (PIECES - 1 - piece if REVERSE else piece)
         begin = start * STEPS + group * SLICES
-        group_w, group_u = zero + 1.0, zero
         held = ()
         loaded = ()
         for v in tl.static_range(VECTORS):
@@ -432,7 +432,7 @@ def scan_tile(
                 made = made + ((OUTPUTS(*reads[v * WIDTH + k], state, previous), state),)
             for n in tl.static_range(len(WANTED)):
                 if WIDTH == 4:
-                    steps = four_steps(first)
+                    steps = adjoining(first, 4)
                     at = row_offset(row[:, :, None], BATCH, ACCESS, OPERANDS + n) + steps * ACCESS[OPERANDS + n][1]
                     live = live_row[:, :, None] & (steps < T)
                     result = together(
