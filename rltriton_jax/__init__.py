@@ -21,9 +21,9 @@ from rltriton_jax.estimators.lambda_returns import LambdaReturns, lambda_returns
 from rltriton_jax.estimators.linear_recurrence import linear_recurrence
 from rltriton_jax.estimators.retrace import Retrace, retrace
 from rltriton_jax.estimators.vtrace import VTrace, vtrace
-from rltriton_jax.scan.implementation import default_implementation
+from rltriton_jax.scan.implementation import default_implementation, set_default_implementation
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "GAE",
@@ -43,5 +43,6 @@ __all__ = [
     "lambda_returns",
     "linear_recurrence",
     "retrace",
+    "set_default_implementation",
     "vtrace",
 ]

@@ -90,14 +90,15 @@ SPILL_BOUND = 128
 def calls(axis: int):
     """Each estimator as a function of a float and a flag array."""
     at = {"time_axis": axis}
+    ahead = {"bootstrap_value": 0.0, **at}
     return {
-        "gae": lambda x, d: rtj.gae(x, x, d, **at),
-        "vtrace": lambda x, d: rtj.vtrace(x, x, x, d, **at),
+        "gae": lambda x, d: rtj.gae(x, x, d, **ahead),
+        "vtrace": lambda x, d: rtj.vtrace(x, x, x, d, **ahead),
         "retrace": lambda x, d: rtj.retrace(x, x, x, d, next_state_values=x, **at),
         "retrace of 4 actions": lambda x, d: rtj.retrace(
             x, x, x, d, next_q_values=jnp.stack([x] * 4, -1), next_target_probs=jnp.stack([x] * 4, -1), **at
         ),
-        "lambda_returns": lambda x, d: rtj.lambda_returns(x, x, d, **at),
+        "lambda_returns": lambda x, d: rtj.lambda_returns(x, x, d, **ahead),
         "discounted_returns": lambda x, d: rtj.discounted_returns(x, d, **at),
         "eligibility_traces": lambda x, d: rtj.eligibility_traces(x, d, **at),
         "episodic_prefix_sum": lambda x, d: rtj.episodic_prefix_sum(x, d, **at),

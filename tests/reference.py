@@ -78,12 +78,14 @@ def vtrace(
     advantages, targets, ahead = np.zeros_like(s.r), np.zeros_like(s.r), np.zeros(s.batch)
     for t in reversed(range(s.T)):
         successor = s.successor(t, values, bootstrap_value, next_values, final_values)
-        delta = s.r[t] + s.gamma[t] * successor + minus * _float(values)[t]
+        delta = better = s.r[t] + s.gamma[t] * successor + minus * _float(values)[t]
+        if t < s.T - 1:
+            mixed = (1 - s.lambda_[t]) * _float(values)[t + 1] + s.lambda_[t] * targets[t + 1]
+            better = s.r[t] + s.gamma[t] * _pick(s.done[t], successor, mixed) + minus * _float(values)[t]
         if on_truncation == "mask":
-            delta = _pick(s.trunc[t] & ~s.term[t], 0.0, delta)
-        carried = s.gamma[t] * s.lambda_[t] * _pick(s.done[t], 0.0, ahead)
-        advantages[t] = pg[t] * (delta + carried)
-        ahead = rho_bar[t] * delta + c[t] * carried
+            delta, better = (_pick(s.trunc[t] & ~s.term[t], 0.0, x) for x in (delta, better))
+        advantages[t] = pg[t] * better
+        ahead = rho_bar[t] * delta + s.gamma[t] * s.lambda_[t] * c[t] * _pick(s.done[t], 0.0, ahead)
         targets[t] = _float(values)[t] + ahead
     return advantages, targets
 

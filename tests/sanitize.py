@@ -13,7 +13,7 @@ def main():
         q = rng.normal(size=(*shape, 4)).astype("float32")
         done = rng.random(shape) < 0.1
         for result in (
-            rtj.gae(r, v, done, time_axis=axis, implementation="triton"),
+            rtj.gae(r, v, done, time_axis=axis, implementation="triton", bootstrap_value=0.0),
             rtj.retrace(r, v, log_rhos, done, next_state_values=v, time_axis=axis, implementation="triton"),
             rtj.retrace(
                 r, v, log_rhos, done, next_q_values=q, next_target_probs=q, time_axis=axis, implementation="triton"

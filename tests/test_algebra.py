@@ -102,13 +102,14 @@ def same(a, b):
     return sympy.simplify(sympy.expand(a - b)) == 0
 
 
-r, v, f, lr, q, e, z = (sympy.symbols(f"{n}0:{T + 1}") for n in ("r", "v", "f", "l", "q", "e", "g"))
+r, v, n, f, lr, q, e, z = (sympy.symbols(f"{s}0:{T + 1}") for s in ("r", "v", "n", "f", "l", "q", "e", "g"))
 g, lam = sympy.symbols("gamma lambda")
 FLAGS = list(itertools.product([(NO, NO), (YES, NO), (NO, YES), (YES, YES)], repeat=T))
 
 
-def successor(t, term, trunc):
-    return 0 if term else f[t] if trunc else v[t + 1]
+def successor(t, term, trunc, following=v[1:]):
+    """V' of step t; `following` is n where a network of its own gives the values of the successors."""
+    return 0 if term else f[t] if trunc else following[t]
 
 
 @pytest.mark.parametrize("flags", FLAGS, ids=lambda fs: "".join(".tub"[a + 2 * b] for a, b in fs))
@@ -127,19 +128,21 @@ def test_gae_is_the_sum_of_discounted_errors_up_to_the_episodes_end(flags):
 def test_vtrace_is_its_unrolled_definition(flags):
     rho, c, pg = sympy.symbols("rho_bar c_bar pg_bar")
     clip = vtrace.clipped_ratio
-    rows = [(r[t], v[t], v[t + 1], f[t], tr, lr[t], te, tr, NO, g, lam, rho, c, pg) for t, (te, tr) in enumerate(flags)]
-    for t, (advantage, target) in enumerate(run(vtrace, rows, reverse=True)):
-        error, weight, ahead = 0, 1, 0
+    rows = [
+        (r[t], v[t], v[t + 1], n[t], f[t], tr, lr[t], te, tr, NO, YES if t == T - 1 else NO, g, lam, rho, c, pg)
+        for t, (te, tr) in enumerate(flags)
+    ]
+    results = run(vtrace, rows, reverse=True)
+    for t, (advantage, target) in enumerate(results):
+        error, weight = 0, 1
         for k in range(t, T):
-            delta = r[k] + g * successor(k, *flags[k]) - v[k]
-            error += weight * clip(lr[k], rho) * delta
-            if k > t:
-                ahead += weight / clip(lr[t], c) * clip(lr[k], rho) * delta
+            error += weight * clip(lr[k], rho) * (r[k] + g * successor(k, *flags[k], n) - v[k])
             weight = weight * g * lam * clip(lr[k], c)
             if flags[k][0] or flags[k][1]:
                 break
-        first = r[t] + g * successor(t, *flags[t]) - v[t]
-        assert same(target, v[t] + error) and same(advantage, clip(lr[t], pg) * (first + ahead))
+        goes_on = not (flags[t][0] or flags[t][1] or t == T - 1)
+        better = (1 - lam) * v[t + 1] + lam * results[t + 1][1] if goes_on else successor(t, *flags[t], n)
+        assert same(target, v[t] + error) and same(advantage, clip(lr[t], pg) * (r[t] + g * better - v[t]))
 
 
 @pytest.mark.parametrize("flags", FLAGS[::5], ids=str)

@@ -28,7 +28,7 @@ def test_vmap_over_any_axis_is_a_loop(case, axis, rng):
 def test_nested_vmap_with_operands_that_are_not_batched(rng):
     r = rng.normal(size=(3, 2, 6)).astype("float32")
     v = rng.normal(size=(2, 6)).astype("float32")
-    estimate = lambda r, v, g: rtj.gae(r, v, gamma=g).advantages
+    estimate = lambda r, v, g: rtj.gae(r, v, gamma=g, bootstrap_value=0.0).advantages
     nested = jax.vmap(jax.vmap(jax.vmap(estimate, (None, None, 0)), (0, 0, None)), (0, None, None))
     gammas = jnp.array([0.8, 0.9])
     got = nested(r, v, gammas)
@@ -41,7 +41,7 @@ def test_nested_vmap_with_operands_that_are_not_batched(rng):
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_vmap_moves_nothing_where_the_operands_agree_on_the_axis(axis, rng):
     x = rng.normal(size=(4, 5, 6)).astype("float32")
-    jaxpr = jax.make_jaxpr(jax.vmap(lambda x: rtj.gae(x, x).advantages, axis, axis))(x).jaxpr
+    jaxpr = jax.make_jaxpr(jax.vmap(lambda x: rtj.gae(x, x, bootstrap_value=0.0).advantages, axis, axis))(x).jaxpr
     names = [e.primitive.name for e in primitives(jaxpr)]
     assert names.count("affine_scan") == 1 and "transpose" not in names
 
@@ -49,7 +49,7 @@ def test_vmap_moves_nothing_where_the_operands_agree_on_the_axis(axis, rng):
 def test_a_sweep_reads_one_rollout(rng):
     """Every operand but the hyperparameter keeps size 1 along the sweep."""
     r, v = rng.normal(size=(2, 5, 3)).astype("float32")
-    sweep = jax.vmap(lambda e: e(r, v).advantages, (rtj.GAE(0, None),))
+    sweep = jax.vmap(lambda e: e(r, v, bootstrap_value=0.0).advantages, (rtj.GAE(0, None),))
     (scan,) = [e for e in primitives(jax.make_jaxpr(sweep)(rtj.GAE(jnp.linspace(0.9, 0.99, 32), 0.9)).jaxpr)
                if e.primitive.name == "affine_scan"]  # fmt: skip
     shapes = dict(zip(scan.params["recurrence"].operands, (i.aval.shape for i in scan.invars)))
@@ -74,5 +74,5 @@ def test_vmap_over_one_argument_alone_is_a_loop(case, implementation, rng):
 
 def test_vmap_of_a_jitted_and_jit_of_a_vmapped_estimator_agree(rng):
     r, v = rng.normal(size=(2, 4, 6)).astype("float32")
-    f = lambda r, v: rtj.gae(r, v).advantages
+    f = lambda r, v: rtj.gae(r, v, bootstrap_value=0.0).advantages
     np.testing.assert_allclose(jax.vmap(jax.jit(f))(r, v), jax.jit(jax.vmap(f))(r, v), rtol=1e-6)

@@ -17,10 +17,10 @@ ONE = {"gamma": 1.0, "lambda_": 1.0}
 OPEN = {"clip_rho": np.inf, "clip_c": np.inf}
 
 FIGURES = {
-    "gae": (rtj.gae(a(1, 2, 3), a(0, 0, 0), **ONE).advantages, [6, 5, 3]),
-    "gae with values": (rtj.gae(a(1, 2, 3), a(1, 1, 1), **ONE).advantages, [5, 4, 2]),
+    "gae": (rtj.gae(a(1, 2, 3), a(0, 0, 0), bootstrap_value=0.0, **ONE).advantages, [6, 5, 3]),
+    "gae with values": (rtj.gae(a(1, 2, 3), a(1, 1, 1), bootstrap_value=0.0, **ONE).advantages, [5, 4, 2]),
     "gae bootstrapped": (rtj.gae(a(1, 2, 3), a(0, 0, 0), bootstrap_value=2.0, **ONE).advantages, [8, 7, 5]),
-    "gae terminated": (rtj.gae(a(1, 2, 3), a(0, 0, 0), a(0, 1, 0), **ONE).advantages, [3, 2, 3]),
+    "gae terminated": (rtj.gae(a(1, 2, 3), a(0, 0, 0), a(0, 1, 0), bootstrap_value=0.0, **ONE).advantages, [3, 2, 3]),
     "gae, two environments": (
         rtj.gae(a([1, 1], [2, 2]), a([0, 0], [0, 0]), bootstrap_value=a(0, 5), **ONE).advantages, [[3, 8], [2, 7]]),
     "gae truncated": (
@@ -40,12 +40,19 @@ FIGURES = {
     "gae per step": (
         rtj.gae(a(1, 2, 3, 4), a(1, -1, 0.5, 2), None, a(0, 1, 0, 0), next_values=a(-1, 6, 2, 5),
                 gamma=a(0.9, 0.5, 0.8, 1.0), lambda_=a(0.7, 1.0, 0.3, 0.9)).advantages, [2.88, 6, 5.78, 7]),
-    "vtrace": (rtj.vtrace(a(1, 1), a(0, 0), a(0, 0), gamma=1.0).targets, [2, 1]),
+    "vtrace": (rtj.vtrace(a(1, 1), a(0, 0), a(0, 0), gamma=1.0, bootstrap_value=0.0).targets, [2, 1]),
     "vtrace bootstrapped": (rtj.vtrace(a(1, 1), a(0, 0), a(0, 0), bootstrap_value=0.5, gamma=1.0).targets, [2.5, 1.5]),
-    "vtrace terminated": (rtj.vtrace(a(1, 1), a(0, 0), a(0, 0), a(1, 0), gamma=1.0).targets, [1, 1]),
-    "vtrace off-policy": (rtj.vtrace(a(1, 1), a(0, 0), np.log(a(0.5, 0.5)), gamma=1.0).targets, [0.75, 0.5]),
+    "vtrace terminated": (
+        rtj.vtrace(a(1, 1), a(0, 0), a(0, 0), a(1, 0), bootstrap_value=0.0, gamma=1.0).targets, [1, 1]),
+    "vtrace off-policy": (
+        rtj.vtrace(a(1, 1), a(0, 0), np.log(a(0.5, 0.5)), bootstrap_value=0.0, gamma=1.0).targets, [0.75, 0.5]),
     "vtrace, last row bootstraps from V(s_T)": (
         rtj.vtrace(a(1, 1), a(2, 5), a(0, 0), bootstrap_value=-1.0, gamma=0.9).targets, [1.09, 0.1]),
+    "vtrace, a target network's values": (
+        rtj.vtrace(a(0, 0), a(0, 0), a(0, 0), next_values=a(1, 0), gamma=1.0).advantages, [0, 0]),
+    "vtrace, a target network's values where the window and an episode end": (
+        rtj.vtrace(a(1, 2, 3), a(1, 5, 2), a(0, 0, 0), None, a(0, 1, 0), next_values=a(9, 7, 4), gamma=1.0,
+                   lambda_=0.5).advantages, [7, 4, 5]),
     "vtrace, lambda in the advantage": (
         rtj.vtrace(a(1, 2, 0), a(1, 3, -2), np.log(a(0.5, 2, 0.8)), bootstrap_value=4.0, gamma=0.9,
                    lambda_=0.5).advantages, [1.1736, -0.784, 4.48]),
@@ -138,7 +145,7 @@ def test_per_environment_endings_in_one_batch():
 def test_thousands_of_terminations_stay_finite(rng):
     terminated = rng.random((4096, 2)) < 0.05
     assert jnp.isfinite(
-        rtj.gae(np.ones((4096, 2), np.float32), np.ones((4096, 2), np.float32), terminated).targets
+        rtj.gae(np.ones((4096, 2), np.float32), np.ones((4096, 2), np.float32), terminated, bootstrap_value=0.0).targets
     ).all()
 
 
@@ -210,7 +217,9 @@ def test_a_zero_weight_cuts_in_the_bare_recurrence(rng):
 def test_a_large_log_ratio_leaves_the_gradient_finite():
     log_rhos = a(200, -200, 0.5, 90)
     for clip in (1.0, 2.0):
-        loss = lambda lr, clip=clip: sum(map(jnp.sum, rtj.vtrace(a(1, 2, 3, 4), a(1, 0, 1, 2), lr, clip_rho=clip)))
+        loss = lambda lr, clip=clip: sum(
+            map(jnp.sum, rtj.vtrace(a(1, 2, 3, 4), a(1, 0, 1, 2), lr, clip_rho=clip, bootstrap_value=0.0))
+        )
         assert jnp.isfinite(jax.grad(loss)(log_rhos)).all()
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rltriton_jax as rtj
 from rltriton_jax import compat
 
 STEPS = 23
@@ -137,6 +138,23 @@ def test_a_batch_by_vmap_is_one_scan(rng):
     batched = jax.vmap(lambda a: compat.rlax.vtrace(**a), 1, 1)
     assert str(jax.make_jaxpr(batched)(kwargs)).count("affine_scan[") == 1
     assert batched(kwargs).shape == (STEPS, 3)
+
+
+@pytest.mark.parametrize("lambda_", [1.0, 0.6])
+def test_the_native_vtrace_with_a_target_network_has_rlaxs_advantages(lambda_, rng):
+    """The paper's: inside an episode the corrected target of the next state, not the other network's value of it."""
+    k = arguments("vtrace_td_error_and_advantage", rng, per_step=False)
+    theirs = compat.rlax.vtrace_td_error_and_advantage(
+        k["v_tm1"], k["v_t"], k["r_t"], k["discount_t"], k["rho_tm1"], lambda_, 1.3, 1.7
+    )
+    ended = k["discount_t"] == 0
+    ours = rtj.vtrace(
+        k["r_t"], k["v_tm1"], np.log(k["rho_tm1"]), ended, next_values=k["v_t"], gamma=0.95, lambda_=lambda_,
+        clip_rho=1.3, clip_pg_rho=1.7,
+    )  # fmt: skip
+    assert ended.any() and not ended.all()
+    assert_same(ours.advantages, theirs.pg_advantage)
+    assert_same(ours.targets, theirs.errors + k["v_tm1"])
 
 
 @pytest.mark.parametrize(

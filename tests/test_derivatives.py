@@ -51,13 +51,13 @@ def test_jacobians_and_hessians_of_the_hyperparameters(transform, rng):
         return advantage
 
     at = jnp.array([0.9, 0.8])
-    got = transform(lambda g: rtj.gae(r, v, gamma=g[0], lambda_=g[1]).advantages[0])(at)
+    got = transform(lambda g: rtj.gae(r, v, gamma=g[0], lambda_=g[1], bootstrap_value=0.0).advantages[0])(at)
     np.testing.assert_allclose(got, transform(loop)(at), rtol=1e-4, atol=1e-5)
 
 
 def test_checkpoint_and_grad_under_vmap_and_vmap_under_grad(rng):
     r, v = rng.normal(size=(2, 4, 6, 3)).astype("float32")
-    loss = lambda r, v, g: jnp.sum(rtj.gae(r, v, gamma=g).advantages ** 2)
+    loss = lambda r, v, g: jnp.sum(rtj.gae(r, v, gamma=g, bootstrap_value=0.0).advantages ** 2)
     plain = jax.vmap(jax.grad(loss, 2), (0, 0, None))(r, v, 0.9)
     saved = jax.vmap(jax.grad(jax.checkpoint(loss), 2), (0, 0, None))(r, v, 0.9)
     np.testing.assert_allclose(plain, saved, rtol=1e-6)
@@ -77,7 +77,7 @@ def test_the_scan_is_linear_in_its_inputs_and_its_initial_state(rng):
 
 def test_the_backward_pass_is_one_scan_in_the_other_direction(rng):
     r, v = rng.normal(size=(2, 6, 3)).astype("float32")
-    pullback = jax.vjp(lambda r, v: rtj.gae(r, v).advantages, r, v)[1]
+    pullback = jax.vjp(lambda r, v: rtj.gae(r, v, bootstrap_value=0.0).advantages, r, v)[1]
     scans = [e for e in primitives(jax.make_jaxpr(pullback)(r).jaxpr) if e.primitive.name == "affine_scan"]
     assert [e.params["recurrence"].reverse for e in scans] == [False]
 
@@ -90,11 +90,34 @@ def test_a_tangent_needs_no_state_unless_a_weight_moves(rng):
         jaxpr = partial_eval.dce_jaxpr(jax.make_jaxpr(tangent)(x).jaxpr, [True])[0]
         return sum(e.primitive.name == "affine_scan" for e in primitives(jaxpr))
 
-    assert scans_for(lambda dr: jax.jvp(lambda r: rtj.gae(r, v).advantages, (r,), (dr,))[1], r) == 1
-    assert scans_for(lambda dg: jax.jvp(lambda g: rtj.gae(r, v, gamma=g).advantages, (0.9,), (dg,))[1], 1.0) == 2
+    assert (
+        scans_for(lambda dr: jax.jvp(lambda r: rtj.gae(r, v, bootstrap_value=0.0).advantages, (r,), (dr,))[1], r) == 1
+    )
+    assert (
+        scans_for(
+            lambda dg: jax.jvp(lambda g: rtj.gae(r, v, gamma=g, bootstrap_value=0.0).advantages, (0.9,), (dg,))[1], 1.0
+        )
+        == 2
+    )
+
+
+@pytest.mark.parametrize("transform", [jax.grad, jax.jacfwd], ids=lambda t: t.__name__)
+@pytest.mark.parametrize(
+    "case", [c for c in ESTIMATORS if {"terminated", "done"} & {*c.optional}], ids=lambda c: c.name
+)
+def test_float_flags_beside_what_is_differentiated_have_gradients_of_0(case, transform, rng):
+    kwargs = arguments(case, rng, 5, (2,))
+    flags = [k for k in kwargs if k in ("terminated", "truncated", "done")]
+    kwargs |= {k: kwargs[k].astype("float32") for k in flags}
+    floats = {k: jnp.asarray(v) for k, v in kwargs.items() if not isinstance(v, str)}
+    options = {k: v for k, v in kwargs.items() if isinstance(v, str)}
+    gradients = transform(lambda f: sum(jnp.sum(o) for o in outputs(case.function(**f, **options))))(floats)
+    assert all(not np.any(gradients[k]) for k in flags) and np.any(gradients[case.required[0]])
 
 
 def test_gradients_of_low_precision_arguments_keep_their_dtype(rng):
     r, v = (jnp.asarray(x, jnp.bfloat16) for x in rng.normal(size=(2, 6, 3)))
-    gr, gv, gg = jax.grad(lambda r, v, g: jnp.sum(rtj.gae(r, v, gamma=g).advantages), (0, 1, 2))(r, v, jnp.float32(0.9))
+    gr, gv, gg = jax.grad(lambda r, v, g: jnp.sum(rtj.gae(r, v, gamma=g, bootstrap_value=0.0).advantages), (0, 1, 2))(
+        r, v, jnp.float32(0.9)
+    )
     assert (gr.dtype, gv.dtype, gg.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32)

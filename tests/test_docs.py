@@ -7,8 +7,9 @@ import pytest
 import rltriton_jax as rtj
 from rltriton_jax import compat
 
+SETTINGS = ("default_implementation", "set_default_implementation")
 FUNCTIONS = {
-    **{n: getattr(rtj, n) for n in rtj.__all__ if inspect.isfunction(getattr(rtj, n))},
+    **{n: getattr(rtj, n) for n in rtj.__all__ if inspect.isfunction(getattr(rtj, n)) and n not in SETTINGS},
     **{
         f"rlax.{n}": f
         for n, f in vars(compat.rlax).items()
@@ -27,6 +28,12 @@ def test_a_docstring_gives_shapes_gradients_errors_and_the_paper(name):
     assert "[T" in text or "[K" in text, f"{name} gives no shapes"
     for parameter in inspect.signature(PUBLIC[name]).parameters:
         assert parameter in text, f"{name} does not explain {parameter}"
+
+
+@pytest.mark.parametrize("name", [n for n in PUBLIC if "truncated" in inspect.signature(PUBLIC[n]).parameters])
+def test_what_speaks_of_truncation_names_both_autoreset_modes_of_gymnasium(name):
+    text = " ".join(inspect.getdoc(PUBLIC[name]).split())
+    assert "SAME_STEP" in text and "NEXT_STEP" in text and "first step of an episode" in text
 
 
 def test_everything_public_is_documented():

@@ -97,6 +97,6 @@ def test_a_program_for_several_devices_exports_from_an_explicit_mesh(spec, rng):
     rewards, values = rng.normal(size=(2, 8, 4)).astype("float32")
     with jax.set_mesh(mesh):
         r, v = (jax.device_put(x, NamedSharding(mesh, spec)) for x in (rewards, values))
-        program = export.export(jax.jit(lambda r, v: rtj.gae(r, v).advantages))(r, v)
+        program = export.export(jax.jit(lambda r, v: rtj.gae(r, v, bootstrap_value=0.0).advantages))(r, v)
         got = export.deserialize(program.serialize()).call(r, v)
-    np.testing.assert_allclose(got, rtj.gae(rewards, values).advantages, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got, rtj.gae(rewards, values, bootstrap_value=0.0).advantages, rtol=1e-5, atol=1e-6)

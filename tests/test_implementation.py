@@ -3,6 +3,8 @@
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +18,7 @@ from rltriton_jax.scan.primitive import affine_scan_p
 X = np.ones((4, 3), np.float32)
 
 
-def chosen(function=lambda x: rtj.gae(x, x).advantages):
+def chosen(function=lambda x: rtj.gae(x, x, bootstrap_value=0.0).advantages):
     (scan,) = [e for e in primitives(jax.make_jaxpr(function)(X).jaxpr) if e.primitive is affine_scan_p]
     return scan.params["implementation"]
 
@@ -31,22 +33,61 @@ def test_a_default_holds_for_its_block_and_is_put_back():
         with rtj.default_implementation("associative_scan"):
             assert chosen() == "associative_scan"
         assert chosen() == "scan"
-        assert chosen(lambda x: rtj.gae(x, x, implementation="associative_scan").advantages) == "associative_scan"
+        assert (
+            chosen(lambda x: rtj.gae(x, x, implementation="associative_scan", bootstrap_value=0.0).advantages)
+            == "associative_scan"
+        )
     assert chosen() is None
 
 
-def test_a_default_may_be_set_for_good():
+@pytest.fixture
+def process_default():
+    yield rtj.set_default_implementation
+    rtj.set_default_implementation(None)
+
+
+def in_a_thread(function):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
+def test_a_default_may_be_set_for_the_process(process_default):
+    process_default("scan")
+    assert chosen() == "scan" and in_a_thread(chosen) == "scan"
+    with rtj.default_implementation(None):
+        assert chosen() is None and in_a_thread(chosen) == "scan"
+    process_default(None)
+    assert chosen() is None
+
+
+def test_a_block_is_its_threads_own():
+    """Two overlapping blocks: each thread sees its own, and nothing stays set when the first to enter ends last."""
+    entered, left = Event(), Event()
+
+    def other():
+        with rtj.default_implementation("associative_scan"):
+            entered.set()
+            assert left.wait(60)
+            return chosen()
+
+    with ThreadPoolExecutor(1) as pool:
+        with rtj.default_implementation("scan"):
+            result = pool.submit(other)
+            assert entered.wait(60) and chosen() == "scan"
+        assert chosen() is None
+        left.set()
+        assert result.result() == "associative_scan" and pool.submit(chosen).result() is None
+
+
+def test_calling_the_context_without_entering_it_changes_nothing():
     rtj.default_implementation("scan")
-    try:
-        assert chosen() == "scan"
-    finally:
-        rtj.default_implementation(None)
     assert chosen() is None
 
 
 def test_a_default_that_is_unknown_is_refused_and_changes_nothing():
-    with pytest.raises(ValueError, match="implementation is 'gpu'"):
-        rtj.default_implementation("gpu")
+    for setter in (rtj.default_implementation, rtj.set_default_implementation):
+        with pytest.raises(ValueError, match="implementation is 'gpu'"):
+            setter("gpu")
     assert chosen() is None
 
 
@@ -56,7 +97,7 @@ def test_a_cached_jit_does_not_ignore_the_default():
     @jax.jit
     def f(x):
         traced.append(1)
-        return rtj.gae(x, x).advantages
+        return rtj.gae(x, x, bootstrap_value=0.0).advantages
 
     def loops():
         return "while" in f.lower(X).as_text()
@@ -68,22 +109,24 @@ def test_a_cached_jit_does_not_ignore_the_default():
 
 
 def test_derivatives_inherit_the_implementation():
-    f = jax.grad(lambda x: jnp.sum(rtj.gae(x, x, implementation="scan").advantages ** 2))
+    f = jax.grad(lambda x: jnp.sum(rtj.gae(x, x, implementation="scan", bootstrap_value=0.0).advantages ** 2))
     scans = [e for e in primitives(jax.make_jaxpr(f)(X).jaxpr) if e.primitive is affine_scan_p]
     assert len(scans) >= 2 and {e.params["implementation"] for e in scans} == {"scan"}
 
 
 def test_the_two_plain_implementations_are_what_they_say():
-    text = lambda name: jax.jit(lambda x: rtj.gae(x, x, implementation=name).advantages).lower(X).as_text()
+    text = lambda name: (
+        jax.jit(lambda x: rtj.gae(x, x, implementation=name, bootstrap_value=0.0).advantages).lower(X).as_text()
+    )
     assert "while" in text("scan") and "while" not in text("associative_scan")
 
 
 def test_a_second_eager_call_compiles_nothing():
-    rtj.gae(X, X, gamma=0.9)
+    rtj.gae(X, X, gamma=0.9, bootstrap_value=0.0)
     with jax.log_compiles(), pytest.MonkeyPatch.context() as patch:
         compiled = []
         patch.setattr(jax._src.dispatch.logger, "log", lambda *a, **k: compiled.append(a))
-        rtj.gae(X, X, gamma=0.91)
+        rtj.gae(X, X, gamma=0.91, bootstrap_value=0.0)
     assert not compiled
 
 
@@ -93,14 +136,14 @@ def test_a_new_hyperparameter_does_not_trace_again():
     @jax.jit
     def f(estimator, x):
         traced.append(1)
-        return estimator(x, x).advantages
+        return estimator(x, x, bootstrap_value=0.0).advantages
 
     a, b = f(rtj.GAE(0.9, 0.8), X), f(rtj.GAE(0.8, 0.9), X)
     assert len(traced) == 1 and not np.allclose(a, b)
 
 
 def test_dead_outputs_are_dropped():
-    f = jax.jit(lambda x: rtj.gae(x, x).targets)
+    f = jax.jit(lambda x: rtj.gae(x, x, bootstrap_value=0.0).targets)
     kept = []
     from jax.interpreters import partial_eval
 

@@ -186,7 +186,9 @@ def test_derivatives_through_the_kernel_match_the_plain_scan(implementation, rng
     done = rng.random((30, 4)) < 0.1
 
     def loss(r, v, log_rhos, gamma, implementation):
-        estimate = rtj.vtrace(r, v, log_rhos, done, gamma=gamma, clip_c=1.3, implementation=implementation)
+        estimate = rtj.vtrace(
+            r, v, log_rhos, done, gamma=gamma, clip_c=1.3, implementation=implementation, bootstrap_value=0.0
+        )
         return jnp.sum(estimate.advantages**2) + jnp.sum(estimate.targets)
 
     arguments = (r, v, log_rhos, jnp.float32(0.9))
@@ -247,14 +249,17 @@ def test_a_sweep_of_hyperparameters_through_the_kernel(implementation, rng):
         swept = jax.vmap(estimate, in_axes=(rtj.GAE(0, None),))(rtj.GAE(gammas, 0.9))
         for g, row in zip(gammas, swept):
             np.testing.assert_allclose(
-                row, rtj.gae(r, v, gamma=g, lambda_=0.9, time_axis=axis).advantages, rtol=1e-5, atol=1e-5
+                row,
+                rtj.gae(r, v, gamma=g, lambda_=0.9, time_axis=axis, bootstrap_value=0.0).advantages,
+                rtol=1e-5,
+                atol=1e-5,
             )
 
 
 @pytest.mark.gpu
 def test_a_gpu_runs_the_kernel_by_default(rng):
     r, v = rng.normal(size=(2, 12, 3)).astype("float32")
-    text = jax.jit(lambda r, v: rtj.gae(r, v).advantages).lower(r, v).compile().as_text()
+    text = jax.jit(lambda r, v: rtj.gae(r, v, bootstrap_value=0.0).advantages).lower(r, v).compile().as_text()
     assert text.count('custom_call_target="triton_kernel_call') == 1 and " while(" not in text
 
 
@@ -269,8 +274,8 @@ def test_large_windows_on_a_gpu_match_the_sequential_scan(shape, time_axis, rng)
     q, p = rng.random(size=(2, *placed, 4), dtype="float32")
     done = rng.random(placed) < 0.02
     for call in (
-        lambda **k: rtj.gae(r, v, done, time_axis=time_axis, **k),
-        lambda **k: rtj.vtrace(r, v, log_rhos, done, time_axis=time_axis, **k),
+        lambda **k: rtj.gae(r, v, done, time_axis=time_axis, bootstrap_value=0.0, **k),
+        lambda **k: rtj.vtrace(r, v, log_rhos, done, time_axis=time_axis, bootstrap_value=0.0, **k),
         lambda **k: rtj.retrace(r, v, log_rhos, done, next_state_values=v, time_axis=time_axis, **k),
         lambda **k: rtj.retrace(r, v, log_rhos, done, next_q_values=q, next_target_probs=p, time_axis=time_axis, **k),
         lambda **k: rtj.eligibility_traces(r, done, time_axis=time_axis, **k),
@@ -292,7 +297,7 @@ def test_offsets_past_2_to_the_31_elements(rng):
 def test_a_sweep_on_a_gpu_needs_its_outputs_and_one_rollout():
     r = jax.ShapeDtypeStruct((512, 1024), jnp.float32)
     gammas = jax.ShapeDtypeStruct((32,), jnp.float32)
-    sweep = jax.jit(lambda g, r, v: jax.vmap(lambda g: rtj.gae(r, v, gamma=g).advantages)(g))
+    sweep = jax.jit(lambda g, r, v: jax.vmap(lambda g: rtj.gae(r, v, gamma=g, bootstrap_value=0.0).advantages)(g))
     memory = sweep.lower(gammas, r, r).compile().memory_analysis()
     assert memory.argument_size_in_bytes < 2 * 4 * r.size + 4096
     assert memory.output_size_in_bytes < 32 * 4 * r.size + 4096

@@ -35,21 +35,26 @@ def moves(text):
 
 
 def advantages(r, v, d):
-    return rtj.gae(r, v, d).advantages
+    return rtj.gae(r, v, d, bootstrap_value=0.0).advantages
 
 
 FUNCTIONS = {
     "jit": (advantages, 1),
-    "both outputs": (lambda r, v, d: rtj.gae(r, v, d), 1),
-    "batch-major": (lambda r, v, d: rtj.gae(r, v, d, time_axis=1), 1),
+    "both outputs": (lambda r, v, d: rtj.gae(r, v, d, bootstrap_value=0.0), 1),
+    "batch-major": (lambda r, v, d: rtj.gae(r, v, d, time_axis=1, bootstrap_value=0.0), 1),
     "vmap over columns": (jax.vmap(advantages, 1, 1), 1),
     "vmap over rows": (jax.vmap(advantages, 0, 0), 1),
     "gradient": (jax.grad(lambda r, v, d: jnp.sum(advantages(r, v, d) ** 2), (0, 1)), 2),
     "gradient of the values alone": (jax.grad(lambda r, v, d: jnp.sum(advantages(r, v, d)), 1), 1),
     "retrace": (lambda r, v, d: rtj.retrace(r, v, v, d, next_state_values=v), 1),
     "traces": (lambda r, v, d: rtj.eligibility_traces(r, d), 1),
-    "sweep": (lambda r, v, d: jax.vmap(lambda g: rtj.gae(r, v, d, gamma=g).advantages)(jnp.linspace(0.9, 0.99, 32)), 1),
-    "forced to XLA": (lambda r, v, d: rtj.gae(r, v, d, implementation="associative_scan"), 0),
+    "sweep": (
+        lambda r, v, d: jax.vmap(lambda g: rtj.gae(r, v, d, gamma=g, bootstrap_value=0.0).advantages)(
+            jnp.linspace(0.9, 0.99, 32)
+        ),
+        1,
+    ),
+    "forced to XLA": (lambda r, v, d: rtj.gae(r, v, d, implementation="associative_scan", bootstrap_value=0.0), 0),
 }
 
 
@@ -73,7 +78,7 @@ def test_a_sum_over_few_actions_is_taken_in_the_kernel(actions, inside, lowered)
 
 @needs_kernel
 def test_an_output_that_is_not_used_is_not_stored(lowered):
-    one, two = lowered(advantages, X, X, X), lowered(lambda r, v, d: rtj.gae(r, v, d), X, X, X)
+    one, two = lowered(advantages, X, X, X), lowered(lambda r, v, d: rtj.gae(r, v, d, bootstrap_value=0.0), X, X, X)
     results = [re.search(r"triton_kernel_call\w*\(.*->\s*(.*)", t).group(1).count("256x512xf32") for t in (one, two)]
     assert results == [1, 2]
 
@@ -96,13 +101,13 @@ def test_without_jaxs_plugin_a_gpu_warns_and_runs_xla(monkeypatch):
 
 def test_without_triton_interpreting_is_an_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
-    interpreted = jax.jit(lambda r, v, d: rtj.gae(r, v, d, implementation="interpret").advantages)
+    interpreted = jax.jit(lambda r, v, d: rtj.gae(r, v, d, implementation="interpret", bootstrap_value=0.0).advantages)
     with pytest.raises(ValueError, match=r"'interpret' cannot run: import triton failed .*pip install"):
         interpreted.trace(X, X, X).lower(lowering_platforms=("cpu",))
 
 
 def test_without_the_kernels_packages_forcing_triton_is_an_error(monkeypatch):
     monkeypatch.setattr(launch, "problem", lambda: "jax_triton is missing; pip install it")
-    forced = jax.jit(lambda r, v, d: rtj.gae(r, v, d, implementation="triton").advantages)
+    forced = jax.jit(lambda r, v, d: rtj.gae(r, v, d, implementation="triton", bootstrap_value=0.0).advantages)
     with pytest.raises(ValueError, match="cannot run: jax_triton is missing"):
         forced.trace(X, X, X).lower(lowering_platforms=("cuda",))

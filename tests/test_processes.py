@@ -25,9 +25,9 @@ r, v = rng.normal(size=(2, 8, 8)).astype("float32")
 done = rng.random((8, 8)) < 0.3
 spec = NamedSharding(mesh, P({spec}))
 place = lambda x: jax.make_array_from_callback(x.shape, spec, lambda index: x[index])
-got = jax.jit(lambda r, v, d: rtj.gae(r, v, d).advantages)(place(r), place(v), place(done))
+got = jax.jit(lambda r, v, d: rtj.gae(r, v, d, bootstrap_value=0.0).advantages)(place(r), place(v), place(done))
 with jax.default_device(jax.local_devices()[0]):
-    want = np.asarray(rtj.gae(r, v, done).advantages)
+    want = np.asarray(rtj.gae(r, v, done, bootstrap_value=0.0).advantages)
 assert got.sharding == spec
 for shard in got.addressable_shards:
     np.testing.assert_allclose(shard.data, want[shard.index], rtol=1e-5, atol=1e-6)

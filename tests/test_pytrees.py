@@ -1,5 +1,7 @@
 """Dicts of agents, reward heads, and estimators as pytrees."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,18 +14,22 @@ def test_a_dict_of_agents_is_estimated_leaf_by_leaf(rng):
     r = {k: rng.normal(size=(6, 2)).astype("float32") for k in ("alice", "bob")}
     v = {k: rng.normal(size=(6, 2)).astype("float32") for k in ("alice", "bob")}
     done = rng.random((6, 2)) < 0.3
-    got = rtj.gae(r, v, done, gamma={"alice": 0.9, "bob": 0.5})
+    got = rtj.gae(r, v, done, gamma={"alice": 0.9, "bob": 0.5}, bootstrap_value=0.0)
     assert isinstance(got, rtj.Estimate) and set(got.advantages) == {"alice", "bob"}
     for name, gamma in (("alice", 0.9), ("bob", 0.5)):
-        want = rtj.gae(r[name], v[name], done, gamma=gamma)
+        want = rtj.gae(r[name], v[name], done, gamma=gamma, bootstrap_value=0.0)
         np.testing.assert_array_equal(got.advantages[name], want.advantages)
         np.testing.assert_array_equal(got.targets[name], want.targets)
 
 
-def test_a_tuple_of_reward_heads_keeps_its_structure(rng):
-    heads = tuple(rng.normal(size=(6, n)).astype("float32") for n in (1, 3))
-    got = rtj.discounted_returns(heads)
-    assert [g.shape for g in got] == [(6, 1), (6, 3)]
+def test_a_named_tuple_of_reward_heads_keeps_its_structure(rng):
+    class Heads(NamedTuple):
+        extrinsic: np.ndarray
+        intrinsic: list[np.ndarray]
+
+    heads = [rng.normal(size=(6, n)).astype("float32") for n in (1, 3)]
+    got = rtj.discounted_returns(Heads(heads[0], heads))
+    assert isinstance(got, Heads) and [g.shape for g in jax.tree.leaves(got)] == [(6, 1), (6, 1), (6, 3)]
 
 
 OBJECTS = [
@@ -39,9 +45,10 @@ OBJECTS = [
 @pytest.mark.parametrize(("kind", "function", "count", "hyper"), OBJECTS, ids=lambda x: getattr(x, "__name__", ""))
 def test_an_object_is_its_function_with_hyperparameters_as_leaves(kind, function, count, hyper, rng):
     arrays = rng.normal(size=(count, 5, 2)).astype("float32")
+    ahead = {"bootstrap_value": 0.0} if count > 1 else {}
     estimator = kind(**hyper)
     assert jax.tree.leaves(estimator) == list(hyper.values())
-    for a, b in zip(jax.tree.leaves(estimator(*arrays)), jax.tree.leaves(function(*arrays, **hyper))):
+    for a, b in zip(jax.tree.leaves(estimator(*arrays, **ahead)), jax.tree.leaves(function(*arrays, **ahead, **hyper))):
         np.testing.assert_array_equal(a, b)
     with pytest.raises(AttributeError):
         estimator.gamma = 1.0

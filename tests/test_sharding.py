@@ -217,7 +217,7 @@ def test_in_a_users_shard_map_each_device_works_on_its_own(case, check_vma, kind
 
 def test_in_a_shard_map_the_gradient_of_a_shared_hyperparameter_is_summed(rng):
     r, v = rng.normal(size=(2, STEPS, ROWS)).astype("float32")
-    loss = lambda gamma, r, v: jnp.sum(rtj.gae(r, v, gamma=gamma).advantages ** 2)
+    loss = lambda gamma, r, v: jnp.sum(rtj.gae(r, v, gamma=gamma, bootstrap_value=0.0).advantages ** 2)
     local = lambda gamma, r, v: jax.lax.psum(loss(gamma, r, v), ("a", "b"))
     mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=(P(), BATCH, BATCH), out_specs=P())
     gamma = jnp.float32(0.9)
@@ -228,17 +228,20 @@ def test_a_vmapped_axis_can_be_a_mesh_axis(rng):
     mesh = mesh_of()
     r, v = rng.normal(size=(2, 4, STEPS, 8)).astype("float32")
     placed = [jax.device_put(x, NamedSharding(mesh, P("a", None, "b"))) for x in (r, v)]
-    program = jax.jit(jax.vmap(rtj.gae, spmd_axis_name="a")).lower(*placed).compile()
+    estimate = lambda r, v: rtj.gae(r, v, bootstrap_value=0.0)
+    program = jax.jit(jax.vmap(estimate, spmd_axis_name="a")).lower(*placed).compile()
     assert collectives(program.as_text()) == []
     got = program(*placed)
     for i in range(4):
-        assert_close(CASES[0], [x[i] for x in got], {"rewards": r[i], "values": v[i]})
+        assert_close(CASES[0], [x[i] for x in got], {"rewards": r[i], "values": v[i], "bootstrap_value": 0.0})
 
 
 def test_steps_that_do_not_divide_are_an_error(rng):
     split_in_four = NamedSharding(mesh_of(), P("a"))
     r, v = rng.normal(size=(2, 9, 4)).astype("float32")
-    estimate = lambda r, v: jax.lax.with_sharding_constraint(rtj.gae(r, v).advantages, split_in_four)
+    estimate = lambda r, v: jax.lax.with_sharding_constraint(
+        rtj.gae(r, v, bootstrap_value=0.0).advantages, split_in_four
+    )
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"9 steps, split over 4 devices .* a multiple of that"):
         jax.jit(estimate)(r, v)
 
@@ -251,11 +254,11 @@ def test_on_an_explicit_mesh_what_is_not_sharded_meets_what_is(spec, rng):
     step = np.linspace(0.8, 0.9, STEPS, dtype="float32")[:, None]
 
     def function(sharded):
-        both = rtj.gae(sharded, values, gamma=step).advantages
-        neither = rtj.gae(rewards, values, gamma=step).advantages
+        both = rtj.gae(sharded, values, gamma=step, bootstrap_value=0.0).advantages
+        neither = rtj.gae(rewards, values, gamma=step, bootstrap_value=0.0).advantages
         return both, neither
 
-    want = rtj.gae(rewards, values, gamma=step).advantages
+    want = rtj.gae(rewards, values, gamma=step, bootstrap_value=0.0).advantages
     with jax.set_mesh(mesh):
         for got in jax.jit(function)(jax.device_put(rewards, NamedSharding(mesh, spec))):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
@@ -279,15 +282,15 @@ def test_operands_with_two_shardings_on_an_explicit_mesh_are_an_error(rng):
     mesh = mesh_of(AxisType.Explicit)
     r, v = rng.normal(size=(2, STEPS, ROWS)).astype("float32")
     with jax.set_mesh(mesh), pytest.raises(ValueError, match="reshard"):
-        rtj.gae(jax.device_put(r, P("a")), jax.device_put(v, P("b")))
+        rtj.gae(jax.device_put(r, P("a")), jax.device_put(v, P("b")), bootstrap_value=0.0)
 
 
 def test_a_kernel_in_a_shard_map_over_some_axes_is_an_error(rng, monkeypatch):
     monkeypatch.setattr(launch, "COMPUTE_CAPABILITY", 90)
     x = jax.ShapeDtypeStruct((STEPS, ROWS), jnp.float32)
     mapped = jax.shard_map(
-        lambda r, v: rtj.gae(r, v).advantages, mesh=mesh_of(), in_specs=(P(None, "a"),) * 2, out_specs=P(None, "a"),
-        axis_names={"a"},
+        lambda r, v: rtj.gae(r, v, bootstrap_value=0.0).advantages, mesh=mesh_of(),
+        in_specs=(P(None, "a"),) * 2, out_specs=P(None, "a"), axis_names={"a"},
     )  # fmt: skip
     with pytest.raises(ValueError, match="map over all axes"):
         jax.jit(mapped).trace(x, x).lower(lowering_platforms=("cuda",))

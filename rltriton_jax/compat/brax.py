@@ -77,8 +77,8 @@ def compute_gae(
         Read("values", 1, window.row("bootstrap_value", bootstrap_value)),
         window.flag("truncation", truncation),
         window.flag("termination", termination),
-        window.coefficient("lambda_", lambda_),
-        window.coefficient("discount", discount),
+        window.coefficient("lambda_", lambda_, signed=True),
+        window.coefficient("discount", discount, signed=True),
     )
     vs, advantages = window.scan(_coefficients, _outputs, reads, num_outputs=2, reverse=True, implementation=None)
     return jax.lax.stop_gradient(vs), jax.lax.stop_gradient(advantages)

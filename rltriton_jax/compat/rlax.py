@@ -2,6 +2,11 @@
 
 Index t of an argument that ends in `_tm1` is step t; of one that ends in `_t` it is what step t led to. `discount_t` is
 gamma, and 0 where step t terminated.
+
+`lambda_returns`, `discounted_returns`, `n_step_bootstrapped_returns`, `importance_corrected_td_errors`,
+`truncated_generalized_advantage_estimation`, `vtrace`, `leaky_vtrace`, `vtrace_td_error_and_advantage`,
+`leaky_vtrace_td_error_and_advantage`, `general_off_policy_returns_from_q_and_v`,
+`general_off_policy_returns_from_action_values`, `retrace`.
 """
 
 from typing import Any, NamedTuple
@@ -194,7 +199,7 @@ def importance_corrected_td_errors(
         window.step("rho_tm1", rho_tm1),
         Read("rho_tm1", 1),
         window.step("discount_t", discount_t),
-        window.coefficient("lambda_", lambda_),
+        window.coefficient("lambda_", lambda_, signed=True),
     )
     (errors,) = window.scan(
         _corrected_coefficients, _corrected_outputs, reads, num_outputs=1, reverse=True, implementation=None
@@ -274,14 +279,14 @@ def _vtrace_errors(v_tm1, v_t, r_t, discount_t, rho_tm1, alpha, lambda_, clip_rh
         window.step("r_t", r_t),
         window.step("discount_t", discount_t),
         window.step("rho_tm1", rho_tm1),
-        window.coefficient("lambda_", lambda_),
-        window.coefficient("clip_rho_threshold", clip_rho_threshold),
+        window.coefficient("lambda_", lambda_, signed=True),
+        window.coefficient("clip_rho_threshold", clip_rho_threshold, signed=True),
         window.flag("sample_mask", jnp.ones_like(rho_tm1, bool) if sample_mask is None else sample_mask),
     )
     coefficients, outputs = _vtrace_coefficients, _vtrace_outputs
     if alpha is not None:
         coefficients, outputs = _leaky_coefficients, _leaky_outputs
-        reads = (*reads, window.coefficient("alpha", alpha))
+        reads = (*reads, window.coefficient("alpha", alpha, signed=True))
     (errors,) = window.scan(coefficients, outputs, reads, num_outputs=1, reverse=True, implementation=None)
     return _stopped_target(stop, errors, v_tm1)
 

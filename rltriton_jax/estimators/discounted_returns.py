@@ -44,9 +44,12 @@ def discounted_returns(
 
     Args:
       rewards: [T, *batch], or a pytree of such arrays.
-      terminated: flags [T, *batch]; True at the last step of an episode that ended by itself.
-      truncated: flags [T, *batch]; True at the last step of an episode that was cut short. Needs `final_values`.
-        `terminated` wins where both are set.
+      terminated: flags [T, *batch] holding 0 or 1; 1 at the last step of an episode that ended by itself. Flags that
+        mark the first step of an episode (CleanRL, SB3, PureJaxRL's recurrent learner) must be moved one step earlier.
+      truncated: flags like `terminated`; 1 at the last step of an episode that was cut short. `terminated` wins where
+        both are set. Needs `final_values`: V of the observation in `info` where the environment resets within that step
+        (Gymnasium's SAME_STEP mode, Gymnax, Brax), of the next row's where it resets one step later (Gymnasium's
+        default, NEXT_STEP; the reset row is to be left out of the loss).
       bootstrap_value: V(s_T), [*batch]; 0 if left out.
       final_values: V of the true final observation, [T, *batch], read only at truncated steps.
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
@@ -59,7 +62,9 @@ def discounted_returns(
     Gradients: to any order, in every float argument, `gamma` included; none is stopped.
 
     Raises:
-      ValueError: for shapes that do not fit, or `truncated` without `final_values`.
+      ValueError: for shapes that do not fit, `truncated` without `final_values` or the reverse, and, where they can be
+        seen, flags that are not 0 or 1 and a negative `gamma`. Traced flags are checked under
+        `jax.experimental.checkify`.
       TypeError: for dtypes other than float32, bfloat16, float16 and float64.
 
     References:
@@ -76,10 +81,10 @@ def discounted_returns(
             f"truncated (shape {jnp.shape(truncated)}) needs final_values, the value of the true final observation "
             f"(shape {window.step_shape}, read only at truncated steps); rewards has shape {window.shape}."
         )
-    _, *successor = window.successor(None, bootstrap_value, None, final_values, truncated)
     reads = (
         Read("rewards"),
-        *successor,
+        Read(None, 1, window.row("bootstrap_value", bootstrap_value)),
+        *window.at_final(final_values, truncated),
         window.flag("terminated", terminated),
         window.flag("truncated", truncated),
         START,

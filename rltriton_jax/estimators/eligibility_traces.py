@@ -41,7 +41,9 @@ def eligibility_traces(
 
     Args:
       gradients: [T, *batch] and any feature axes after those, or a pytree of such arrays.
-      done: flags [T, *batch]; True at the last step of an episode, terminated or truncated.
+      done: flags [T, *batch] holding 0 or 1; 1 at the last step of an episode, terminated or truncated. Flags that mark
+        the first step (CleanRL, SB3) must be moved one step earlier. Where an environment resets one step after that
+        (Gymnasium's NEXT_STEP mode, its default; not in SAME_STEP), flag the reset row too: it is no step of either.
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
       lambda_: decay of the trace, like `gamma`.
       initial: the trace before the window, [*batch] and the feature axes; decayed once as it enters step 0.
@@ -55,7 +57,9 @@ def eligibility_traces(
 
     Raises:
       ValueError: for shapes that do not fit, and for `initial` with per-step `gamma` or `lambda_`, whose decay into
-        step 0 is undefined: add the decayed trace to `gradients[0]` instead.
+        step 0 is undefined: add the decayed trace to `gradients[0]` instead. Where they can be seen, also for flags
+        that are not 0 or 1 and a negative `gamma` or `lambda_`. Traced flags are checked under
+        `jax.experimental.checkify`.
       TypeError: for dtypes other than float32, bfloat16, float16 and float64.
 
     References:

@@ -37,7 +37,7 @@ def episodic_prefix_sum(
 
     Args:
       inputs: [T, *batch] and any feature axes after those, or a pytree of such arrays.
-      done: flags [T, *batch].
+      done: flags [T, *batch] holding 0 or 1.
       boundary: "ends_at", a flag marks the last step of its episode, as everywhere in this library; or "starts_at", a
         flag marks the first step of a segment, as in sequence packing.
       initial: the sum before the window, [*batch] and the feature axes.
@@ -50,7 +50,8 @@ def episodic_prefix_sum(
     Gradients: to any order, in `inputs` and `initial`.
 
     Raises:
-      ValueError: for shapes that do not fit, or another `boundary`.
+      ValueError: for shapes that do not fit, another `boundary`, and, where they can be seen, flags that are not 0 or
+        1. Traced flags are checked under `jax.experimental.checkify`.
       TypeError: for dtypes other than float32, bfloat16, float16 and float64.
 
     References:

@@ -51,11 +51,15 @@ def lambda_returns(
     Args:
       rewards: [T, *batch], or a pytree of such arrays.
       values: V(s_t), [T, *batch], of which `values[1:]` counts; or T + 1 steps, the last being V(s_T), and then no
-        `bootstrap_value`. 0 if left out.
-      terminated: flags [T, *batch]; True at the last step of an episode that ended by itself.
-      truncated: flags [T, *batch]; True at the last step of an episode that was cut short. Needs `next_values` or
-        `final_values`. `terminated` wins where both are set.
-      bootstrap_value: V(s_T), [*batch]; 0 if left out.
+        `bootstrap_value`. May be left out beside `next_values`.
+      terminated: flags [T, *batch] holding 0 or 1; 1 at the last step of an episode that ended by itself. Flags that
+        mark the first step of an episode (CleanRL, SB3, PureJaxRL's recurrent learner) must be moved one step earlier.
+      truncated: flags like `terminated`; 1 at the last step of an episode that was cut short. `terminated` wins where
+        both are set. Needs `next_values` or `final_values`.
+        Where the environment resets within that step (Gymnasium's SAME_STEP mode, Gymnax, Brax), `values[t+1]` belongs
+        to the next episode: pass `final_values`. Where it resets one step later (Gymnasium's default, NEXT_STEP),
+        `values[t+1]` is V of the final observation: pass `next_values`, and leave the reset row out of the loss.
+      bootstrap_value: V(s_T), [*batch] or a scalar; an explicit 0 is fine.
       next_values: V of the true successor at every step, [T, *batch].
       final_values: V of the true final observation, [T, *batch], read only at truncated steps.
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
@@ -69,7 +73,9 @@ def lambda_returns(
     Gradients: to any order, in every float argument, `gamma` and `lambda_` included; none is stopped.
 
     Raises:
-      ValueError: for shapes that do not fit, `truncated` without a final value, or two sources of successor values.
+      ValueError: for shapes that do not fit, no or two sources of successor values, `truncated` without a final value,
+        `final_values` without `truncated`, and, where they can be seen, flags that are not 0 or 1 and a negative
+        `gamma` or `lambda_`. Traced flags are checked under `jax.experimental.checkify`.
       TypeError: for dtypes other than float32, bfloat16, float16 and float64.
 
     References:
@@ -81,7 +87,9 @@ def lambda_returns(
     [5.5 6. ]
     """
     window = Window("rewards", rewards, time_axis)
-    _, *successor = window.successor(values, bootstrap_value, next_values, final_values, truncated)
+    _, *successor = window.successor(
+        values, bootstrap_value, next_values, final_values, truncated, values_required=False
+    )
     reads = (
         Read("rewards"),
         *successor,

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.primitive import affine_scan
@@ -42,7 +43,7 @@ def linear_recurrence(
 
     Raises:
       ValueError: for shapes that do not fit.
-      TypeError: for dtypes other than float32, bfloat16, float16 and float64.
+      TypeError: for a `reverse` that is no bool, and dtypes other than float32, bfloat16, float16 and float64.
 
     References:
       Blelloch 1990, Prefix Sums and Their Applications, https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf.
@@ -51,13 +52,15 @@ def linear_recurrence(
     >>> print(rtj.linear_recurrence(0.5, jnp.ones(3)))
     [1.   1.5  1.75]
     """
+    if not isinstance(reverse, bool | np.bool_):
+        raise TypeError(f"reverse is {reverse!r}; pass True to scan from the last step to the first, or False.")
     window = Window("inputs", inputs, time_axis)
-    window.coefficient("weights", weights)
+    window.coefficient("weights", weights, signed=True)
     if jnp.ndim(weights):
         window.data.append(window.operands["weights"])
     window.row("initial", initial)
     return affine_scan(
-        linear(reverse=reverse, initial=initial is not None),
+        linear(reverse=bool(reverse), initial=initial is not None),
         tuple(window.operands.values()),
         time_axis=window.axis,
         dtype=window.dtype,

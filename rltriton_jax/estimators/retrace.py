@@ -65,8 +65,12 @@ def retrace(
       rewards: [T, *batch], or a pytree of such arrays.
       q_values: Q(s_t, a_t), [T, *batch].
       log_rhos: log pi(a_t|s_t) - log mu(a_t|s_t), [T, *batch]; target t uses the ratio of step t + 1.
-      terminated: flags [T, *batch]; True at the last step of an episode that ended by itself.
-      truncated: flags [T, *batch]; True at the last step of an episode that was cut short. `terminated` wins.
+      terminated: flags [T, *batch] holding 0 or 1; 1 at the last step of an episode that ended by itself. Flags that
+        mark the first step of an episode (CleanRL, SB3, PureJaxRL's recurrent learner) must be moved one step earlier.
+      truncated: flags like `terminated`; 1 at the last step of an episode that was cut short. `terminated` wins where
+        both are set. Its true successor is in `info` where the environment resets within that step (Gymnasium's
+        SAME_STEP mode, Gymnax, Brax), and in the next row where it resets one step later (Gymnasium's default,
+        NEXT_STEP; the reset row is to be left out of the loss).
       next_state_values: EQ itself, [T, *batch]; or pass both of the next two.
       next_q_values: Q(s', .) of the true successor, [T, *batch, A].
       next_target_probs: pi(.|s') of the true successor, [T, *batch, A]; an action of probability 0 is left out,
@@ -84,7 +88,9 @@ def retrace(
     Gradients: to any order, in every float argument, `log_rhos` and the hyperparameters included; none is stopped.
 
     Raises:
-      ValueError: for shapes that do not fit, or unless exactly one source of successor values is given.
+      ValueError: for shapes that do not fit, unless exactly one source of successor values is given, and, where they
+        can be seen, for flags that are not 0 or 1 and a negative hyperparameter. Traced flags are checked under
+        `jax.experimental.checkify`.
       TypeError: for dtypes other than float32, bfloat16, float16 and float64.
 
     References:

@@ -10,30 +10,31 @@ from jax.typing import ArrayLike
 from rltriton_jax.estimators.algebra import clipped_ratio, successor_value, unless_done
 from rltriton_jax.estimators.estimate import Estimate, Estimator
 from rltriton_jax.estimators.window import Window, over_leaves
-from rltriton_jax.scan.recurrence import Read
+from rltriton_jax.scan.recurrence import START, Read
 
 
-def _delta(reward, value, next_value, final_value, at_final, terminated, masked, gamma):
-    delta = reward + gamma * successor_value(next_value, final_value, at_final, terminated) - value
-    return jnp.where(masked & ~terminated, 0.0, delta)
+def _delta(reward, value, successor, terminated, masked, gamma):
+    return jnp.where(masked & ~terminated, 0.0, reward + gamma * successor - value)
 
 
 def _coefficients(
-    reward, value, next_value, final_value, at_final, log_rho, terminated, truncated, masked,
+    reward, value, value_ahead, next_value, final_value, at_final, log_rho, terminated, truncated, masked, last,
     gamma, lambda_, clip_rho, clip_c, clip_pg_rho,
 ):  # fmt: skip
-    delta = _delta(reward, value, next_value, final_value, at_final, terminated, masked, gamma)
+    successor = successor_value(next_value, final_value, at_final, terminated)
+    delta = _delta(reward, value, successor, terminated, masked, gamma)
     w = unless_done(gamma * lambda_ * clipped_ratio(log_rho, clip_c), terminated, truncated)
     return w, clipped_ratio(log_rho, clip_rho) * delta
 
 
 def _outputs(
-    reward, value, next_value, final_value, at_final, log_rho, terminated, truncated, masked,
+    reward, value, value_ahead, next_value, final_value, at_final, log_rho, terminated, truncated, masked, last,
     gamma, lambda_, clip_rho, clip_c, clip_pg_rho, x, previous,
 ):  # fmt: skip
-    delta = _delta(reward, value, next_value, final_value, at_final, terminated, masked, gamma)
-    ahead = gamma * lambda_ * unless_done(previous, terminated, truncated)
-    return clipped_ratio(log_rho, clip_pg_rho) * (delta + ahead), x + value
+    successor = successor_value(next_value, final_value, at_final, terminated)
+    corrected = jnp.where(terminated | truncated | last, successor, value_ahead + lambda_ * previous)
+    advantage = _delta(reward, value, corrected, terminated, masked, gamma)
+    return clipped_ratio(log_rho, clip_pg_rho) * advantage, x + value
 
 
 @over_leaves("rewards")
@@ -62,20 +63,25 @@ def vtrace(
         delta[t]   = r[t] + gamma * V'[t] - V[t]                       V'[t] = 0 where terminated
         x[t]       = min(clip_rho, rho[t]) * delta[t] + gamma * lambda_ * min(clip_c, rho[t]) * x[t+1]
         targets    = x + V
-        advantages = min(clip_pg_rho, rho) * (delta[t] + gamma * lambda_ * x[t+1])
+        advantages = min(clip_pg_rho, rho) * (r[t] + gamma * q'[t] - V[t])
 
     x[t+1] counts as 0 after a terminated or truncated step. V'[t] is V of the true successor: `next_values[t]`; or
     `values[t+1]` inside the window and `bootstrap_value` at its end, and then `final_values[t]` where step t is
-    truncated and not terminated. On-policy (log_rhos = 0) this is `gae`.
+    truncated and not terminated. q'[t] is (1 - lambda_) * V[t+1] + lambda_ * targets[t+1] where the episode goes on
+    inside the window, else V'[t]. On-policy (log_rhos = 0), with values of one network, this is `gae`.
 
     Args:
       rewards: [T, *batch], or a pytree of such arrays.
       values: V(s_t), [T, *batch]; or T + 1 steps, the last being V(s_T), and then no `bootstrap_value`.
       log_rhos: log pi(a_t|s_t) - log mu(a_t|s_t), [T, *batch]: target policy over behaviour policy.
-      terminated: flags [T, *batch]; True at the last step of an episode that ended by itself.
-      truncated: flags [T, *batch]; True at the last step of an episode that was cut short. Needs `next_values` or
-        `final_values` unless `on_truncation="mask"`. `terminated` wins where both are set.
-      bootstrap_value: V(s_T), [*batch]; 0 if left out.
+      terminated: flags [T, *batch] holding 0 or 1; 1 at the last step of an episode that ended by itself. Flags that
+        mark the first step of an episode (CleanRL, SB3, PureJaxRL's recurrent learner) must be moved one step earlier.
+      truncated: flags like `terminated`; 1 at the last step of an episode that was cut short. `terminated` wins where
+        both are set. Needs `next_values` or `final_values`, unless `on_truncation="mask"`.
+        Where the environment resets within that step (Gymnasium's SAME_STEP mode, Gymnax, Brax), `values[t+1]` belongs
+        to the next episode: pass `final_values`. Where it resets one step later (Gymnasium's default, NEXT_STEP),
+        `values[t+1]` is V of the final observation: pass `next_values`, and leave the reset row out of the loss.
+      bootstrap_value: V(s_T), [*batch] or a scalar; an explicit 0 is fine.
       next_values: V of the true successor at every step, [T, *batch].
       final_values: V of the true final observation, [T, *batch], read only at truncated steps.
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
@@ -83,7 +89,7 @@ def vtrace(
       clip_rho: the paper's rho-bar, on delta; sets which policy the fixed point belongs to.
       clip_c: the paper's c-bar, on the trace; sets how fast it contracts.
       clip_pg_rho: the clip of the policy-gradient weight.
-      on_truncation: "bootstrap", or "mask" to set delta to 0 at truncated steps.
+      on_truncation: "bootstrap", or "mask" to set delta and the advantage to 0 at truncated, not terminated steps.
       time_axis: the axis of time in the per-step arrays.
       implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
 
@@ -93,7 +99,9 @@ def vtrace(
     Gradients: to any order, in every float argument, `log_rhos` and the hyperparameters included; none is stopped.
 
     Raises:
-      ValueError: for shapes that do not fit, `truncated` without a final value, or two sources of successor values.
+      ValueError: for shapes that do not fit, no or two sources of successor values, `truncated` without a final value,
+        `final_values` without `truncated`, and, where they can be seen, flags that are not 0 or 1 and a negative
+        hyperparameter. Traced flags are checked under `jax.experimental.checkify`.
       TypeError: for dtypes other than float32, bfloat16, float16 and float64.
 
     References:
@@ -101,20 +109,30 @@ def vtrace(
       Architectures, https://arxiv.org/abs/1802.01561.
 
     >>> import jax.numpy as jnp, rltriton_jax as rtj
-    >>> advantages, targets = rtj.vtrace(jnp.ones(2), jnp.zeros(2), jnp.log(jnp.full(2, 0.5)), gamma=1.0)
+    >>> advantages, targets = rtj.vtrace(
+    ...     jnp.ones(2), jnp.zeros(2), jnp.log(jnp.full(2, 0.5)), bootstrap_value=0.0, gamma=1.0
+    ... )
     >>> print(targets)
     [0.75 0.5 ]
     """
     window = Window("rewards", rewards, time_axis)
-    value, *successor = window.successor(values, bootstrap_value, next_values, final_values, truncated, on_truncation)
+    value, *successor = window.successor(
+        values, bootstrap_value, next_values, final_values, truncated, on_truncation=on_truncation
+    )
+    if next_values is None:  # V' inside an episode and the window is values[t+1] itself
+        value_ahead, last = successor[0], Read(flag=True)
+    else:
+        value_ahead, last = Read("values", 1), START
     reads = (
         Read("rewards"),
         value,
+        value_ahead,
         *successor,
         window.step("log_rhos", log_rhos),
         window.flag("terminated", terminated),
         window.flag("truncated", truncated),
         window.flag("truncated", truncated if on_truncation == "mask" else None),
+        last,
         window.coefficient("gamma", gamma),
         window.coefficient("lambda_", lambda_),
         window.coefficient("clip_rho", clip_rho),

@@ -7,6 +7,8 @@ from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from rltriton_jax.scan.primitive import affine_scan
 from rltriton_jax.scan.recurrence import Read, Recurrence
@@ -14,6 +16,17 @@ from rltriton_jax.scan.recurrence import Read, Recurrence
 F = TypeVar("F", bound=Callable[..., Any])
 
 FLOATS = ("float32", "bfloat16", "float16", "float64")
+
+
+def visible(array) -> np.ndarray | None:
+    """The values of `array` where looking at them costs no transfer and needs no trace: else None."""
+    if isinstance(array, Tracer):
+        return None
+    if isinstance(array, jax.Array):
+        on_cpu = all(device.platform == "cpu" for device in array.devices())
+        if not on_cpu or not array.is_fully_addressable:
+            return None
+    return np.asarray(array)
 
 
 class Window:
@@ -27,8 +40,9 @@ class Window:
         """`array` spans all steps. `steps_like`, if given, has the shape [T, *batch], which `array` may extend."""
         self.operands: dict[str, jax.Array] = {}
         self.data: list[Any] = []
+        self.name = name
         array = self._numbers(name, array)
-        self.name, self.shape = name, jnp.shape(array)
+        self.shape = jnp.shape(array)
         if steps_like is not None and jnp.shape(steps_like) != self.shape[: jnp.ndim(steps_like)]:
             raise ValueError(
                 f"{like_name} has shape {jnp.shape(steps_like)}, but {self.name} has shape {self.shape}; "
@@ -50,6 +64,9 @@ class Window:
         self.data.append(array)
 
     def _numbers(self, name, array):
+        if array is None:
+            like = "" if name == self.name else f", and {self.name} has shape {self.shape}"
+            raise ValueError(f"{name} is None{like}; {name} is required, so pass an array.")
         array = jnp.asarray(array)
         if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
             raise TypeError(f"{name} has dtype {array.dtype}; pass one of {', '.join(FLOATS)}.")
@@ -57,8 +74,6 @@ class Window:
 
     def step(self, name: str, array, *, shift: int = 0, beyond: str | None = None, extra_row: bool = False) -> Read:
         """An array [T, *batch]; with `extra_row` it may hold T + 1 steps."""
-        if array is None:
-            return Read(None, shift, beyond)
         array = self._numbers(name, array)
         shapes = [self.step_shape]
         if extra_row:
@@ -72,14 +87,20 @@ class Window:
         return Read(name, shift, beyond)
 
     def flag(self, name: str, array, *, shift: int = 0) -> Read:
-        """A flag per step: bool, integer or float, holding 0 or 1."""
+        """A flag per step: bool, integer or float, holding 0 or 1. Traced ones are checked under `checkify`."""
         if array is None:
             return Read(flag=True)
-        array = self._numbers(name, array)
+        given, array = array, self._numbers(name, array)
         if array.shape != self.step_shape:
             raise ValueError(
                 f"{name} has shape {array.shape}, but {self.name} has shape {self.step_shape}; "
                 f"{name} holds one flag per step, so give it that shape."
+            )
+        values = None if array.dtype == jnp.bool_ else visible(given)
+        if values is not None and not np.all(valid := (values == 0) | (values == 1)):
+            raise ValueError(
+                f"{name} has shape {array.shape} and holds {values[~valid].flat[0]}; its flags must be 0 or 1. "
+                "A probability that the episode goes on belongs in the discount: gamma=gamma * probability."
             )
         self.operands.setdefault(name, array.reshape(array.shape + (1,) * self.trailing))
         return Read(name, shift, flag=True)
@@ -100,9 +121,12 @@ class Window:
         self._keep(name, array.reshape(array.shape or (1,) * len(self.shape)))
         return name
 
-    def coefficient(self, name: str, value, *, shift: int = 0) -> Read:
-        """A hyperparameter: a scalar, an array over the batch, or one with a time axis that broadcasts per step."""
-        value = self._numbers(name, value)
+    def coefficient(self, name: str, value, *, shift: int = 0, signed: bool = False) -> Read:
+        """A hyperparameter: a scalar, an array over the batch, or one with a time axis that broadcasts per step.
+
+        It is at least 0 unless it may be `signed`.
+        """
+        given, value = value, self._numbers(name, value)
         ndim, shape = len(self.step_shape), value.shape
         if len(shape) == ndim:
             target = self.step_shape
@@ -114,13 +138,27 @@ class Window:
                 f"{name} has shape {value.shape}, but {self.name} has shape {self.step_shape}; {name} may be "
                 f"a scalar, per batch element {self.batch}, per step {per_step}, or per both {self.step_shape}."
             )
+        values = None if signed else visible(given)
+        if values is not None and not np.all(valid := values >= 0):
+            raise ValueError(
+                f"{name} (shape {value.shape}) holds {values[~valid].flat[0]}; it weighs the steps of {self.name} "
+                f"(shape {self.step_shape}), so pass numbers that are at least 0."
+            )
         if value.ndim != ndim:
             shape = (*shape[: self.axis], 1, *shape[self.axis :])
         self.operands[name] = value.reshape(shape + (1,) * self.trailing)
         return Read(name, 0 if shape[self.axis] == 1 else shift)
 
     def successor(
-        self, values, bootstrap_value, next_values, final_values, truncated, on_truncation: str = "bootstrap"
+        self,
+        values,
+        bootstrap_value,
+        next_values,
+        final_values,
+        truncated,
+        *,
+        on_truncation: str = "bootstrap",
+        values_required: bool = True,
     ) -> tuple[Read, Read, Read, Read]:
         """The reads of V(s_t), of V at the next row, of V at the true final observation, and of where that one counts.
 
@@ -138,25 +176,55 @@ class Window:
                     )
         elif truncated is not None and final_values is None and on_truncation == "bootstrap":
             raise ValueError(
-                f"truncated (shape {jnp.shape(truncated)}) needs the value of the true final observation: "
-                f"values[t+1] belongs to the next episode there. Pass final_values (shape {self.step_shape}, read only "
-                "at truncated steps) or next_values (V of the true successor at every step)."
+                f"truncated (shape {jnp.shape(truncated)}) needs V of the true final observation. Where the "
+                "environment resets within the step (Gymnasium's SAME_STEP mode, Gymnax, Brax), values[t+1] belongs to "
+                f"the next episode: pass final_values (shape {self.step_shape}, read only at truncated steps). Where "
+                "it resets one step later (Gymnasium's default, NEXT_STEP), values[t+1] is that V: pass next_values "
+                "(V of the true successor at every step), concatenate([values[1:], bootstrap_value[None]]), instead "
+                "of bootstrap_value."
             )
+        self.refuse_final_values_alone(final_values, truncated)
+        if values is None and next_values is None and not values_required:
+            raise ValueError(
+                f"values and next_values are None, so nothing gives the values of the successors; pass next_values, of "
+                f"the shape {self.step_shape} of {self.name}, or values with bootstrap_value."
+            )
+        if values is None and not values_required:
+            return Read(), self.step("next_values", next_values), Read(), Read(flag=True)
         value = self.step("values", values, extra_row=True)
-        if values is not None and self.operands["values"].shape != self.step_shape:
+        extra_row = self.operands["values"].shape != self.step_shape
+        if extra_row:
             for name, other in (("bootstrap_value", bootstrap_value), ("next_values", next_values)):
                 if other is not None:
                     raise ValueError(
-                        f"values has shape {jnp.shape(values)}, one step more than {self.name} with shape "
+                        f"values has shape {self.operands['values'].shape}, one step more than {self.name} with shape "
                         f"{self.step_shape}: its last step is V(s_T) already, so leave {name} (shape "
                         f"{jnp.shape(other)}) out, or pass values without its last step."
                     )
         if next_values is not None:
             return value, self.step("next_values", next_values), Read(), Read(flag=True)
+        if bootstrap_value is None and not extra_row:
+            raise ValueError(
+                f"nothing gives the value of the state after the last step: {self.name} and values have shape "
+                f"{self.step_shape}. Pass bootstrap_value = V(s_T), of shape {self.batch} (0 if there is none), values "
+                f"with one step more, or next_values of shape {self.step_shape}."
+            )
         following = Read(value.operand, 1, self.row("bootstrap_value", bootstrap_value))
+        return value, following, *self.at_final(final_values, truncated)
+
+    def at_final(self, final_values, truncated) -> tuple[Read, Read]:
+        """The reads of V at the true final observation, and of where it counts."""
+        self.refuse_final_values_alone(final_values, truncated)
         if final_values is None:
-            return value, following, Read(), Read(flag=True)
-        return value, following, self.step("final_values", final_values), self.flag("truncated", truncated)
+            return Read(), Read(flag=True)
+        return self.step("final_values", final_values), self.flag("truncated", truncated)
+
+    def refuse_final_values_alone(self, final_values, truncated) -> None:
+        if final_values is not None and truncated is None:
+            raise ValueError(
+                f"final_values (shape {jnp.shape(final_values)}) is read only at truncated steps, but truncated is "
+                f"None; pass truncated, flags of the shape {self.step_shape} of {self.name}, or leave final_values out."
+            )
 
     def expectation(self, q_name: str, q, probs_name: str, probs) -> Read:
         """sum_a probs * q over the trailing axis of both, in the scan's dtype; probabilities of 0 exclude actions."""
@@ -230,6 +298,7 @@ def over_leaves(main: str) -> Callable[[F], F]:
             options = {k: v for k, v in bound.arguments.items() if k in OPTIONS}
             arguments = {k: v for k, v in bound.arguments.items() if k not in OPTIONS}
             paths, structure = jax.tree_util.tree_flatten_with_path(arguments[main])
+            _refuse_sequence(main, arguments[main])
             if not paths:
                 raise ValueError(f"{main} is {arguments[main]!r}, which holds no array; pass an array [T, *batch].")
             if jax.tree_util.treedef_is_leaf(structure):
@@ -246,6 +315,16 @@ def over_leaves(main: str) -> Callable[[F], F]:
         return cast(F, mapped)
 
     return decorate
+
+
+def _refuse_sequence(main, value):
+    """A list or tuple is T steps that are not stacked, or a pytree of agents: nobody can tell which."""
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        first = f", the first of shape {np.shape(value[0])}" if value and not isinstance(value[0], dict) else ""
+        raise TypeError(
+            f"{main} is a {type(value).__name__} of {len(value)} entries{first}; stack its steps into one array "
+            f"[T, *batch] with jnp.stack({main}), or name its entries in a dict or NamedTuple if they are agents."
+        )
 
 
 def _column(name, value, main, structure):

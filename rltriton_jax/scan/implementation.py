@@ -1,5 +1,7 @@
 """Which implementation runs: the choice per call, and its default."""
 
+from contextlib import AbstractContextManager
+
 import jax
 
 IMPLEMENTATIONS = ("triton", "associative_scan", "scan", "interpret")
@@ -20,12 +22,27 @@ def resolve_implementation(name: str | None) -> str | None:
     return _default.value if check_implementation(name) is None else name
 
 
-class default_implementation:
-    """Sets the implementation of calls that name none, as a setter or as a context manager.
+def set_default_implementation(name: str | None) -> None:
+    """Sets the implementation of calls that name none, for the whole process.
 
-    `default_implementation("scan")` sets it from now on; `with default_implementation("scan"):` sets it for the
-    block and puts the former one back. The default is one for the whole process and part of every trace's identity:
-    a function that `jax.jit` has cached is traced again when it changes. `None` lets the platform choose.
+    The default is part of every trace's identity: a function that `jax.jit` has cached is traced again when it changes.
+    A thread inside `with default_implementation(...)` keeps that one. `None` lets the platform choose.
+
+    Args:
+      name: "triton", "associative_scan", "scan", "interpret" or None.
+
+    Raises:
+      ValueError: for any other name.
+    """
+    _default.set_global(check_implementation(name))
+
+
+def default_implementation(name: str | None) -> AbstractContextManager[None]:
+    """A context in which calls that name no implementation take this one: `with default_implementation("scan"):`.
+
+    It holds for the thread that enters it, until the block ends; `set_default_implementation` is for the process. The
+    default is part of every trace's identity: a function that `jax.jit` has cached is traced again when it changes.
+    `None` lets the platform choose.
 
     Args:
       name: "triton", "associative_scan", "scan", "interpret" or None.
@@ -40,13 +57,4 @@ class default_implementation:
     [1.75 1.5  1.  ]
     """
 
-    def __init__(self, name: str | None):
-        check_implementation(name)
-        self._before = _default.get_global()
-        _default.set_global(name)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        _default.set_global(self._before)
+    return _default(check_implementation(name))

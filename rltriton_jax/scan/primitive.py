@@ -15,12 +15,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import checkify
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, partial_eval, xla
 
 from rltriton_jax.scan import lax_scan
 from rltriton_jax.scan.devices import is_partly_manual, is_split_by_xla, is_spread, needs_devices, spread
 from rltriton_jax.scan.implementation import resolve_implementation
+from rltriton_jax.scan.jax_internals import check_under_checkify
 from rltriton_jax.scan.neighbours import edge_row
 from rltriton_jax.scan.products import mul0, scaled, sum_to
 from rltriton_jax.scan.recurrence import COMPOSITE, Recurrence, depends, is_linear, linear, weight_shift, without_sums
@@ -56,6 +58,17 @@ def _abstract_eval(*avals, recurrence, time_axis, dtype, outputs, implementation
     if outputs == COMPOSITE:
         return [result_aval(avals, (*shape[:time_axis], 1, *shape[time_axis + 1 :]), state)] * 2
     return [result_aval(avals, shape, state if i == recurrence.state else dtype) for i in outputs]
+
+
+def _check_flags(*operands, recurrence, **_):
+    """What a caller cannot see of traced flags: each holds 0 or 1. A bool cannot hold anything else."""
+    flags = {r.operand for r in recurrence.reads if r.flag}
+    for name, x in zip(recurrence.operands, operands, strict=True):
+        if name in flags and x.dtype != jnp.bool_:
+            checkify.debug_check(jnp.all((x == 0) | (x == 1)), f"{name} holds flags that are neither 0 nor 1")
+
+
+check_under_checkify(affine_scan_p, _check_flags)
 
 
 def _dce(used, *rest):
@@ -197,7 +210,7 @@ def _jvp_fused(primals, tangents, x, *, recurrence, time_axis, dtype, outputs, i
 
     gather = functools.partial(lax_scan.gather, recurrence, time_axis=time_axis, dtype=dtype)
     reads, dreads = _jvp_of_moving(gather, primals, tangents)
-    changes = {i: dreads[i] for i, r in enumerate(recurrence.reads) if {r.operand, r.beyond} & names}
+    changes = {i: dreads[i] for i, r in enumerate(recurrence.reads) if not r.flag and {r.operand, r.beyond} & names}
     w, _ = recurrence.coefficients(*reads)
     dw, driving = _differential(recurrence.coefficients, reads, changes) if changes else (None, None)
     if dw is not None:
