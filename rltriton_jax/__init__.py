@@ -21,7 +21,7 @@ from rltriton_jax.estimators.lambda_returns import LambdaReturns, lambda_returns
 from rltriton_jax.estimators.linear_recurrence import linear_recurrence
 from rltriton_jax.estimators.retrace import Retrace, retrace
 from rltriton_jax.estimators.vtrace import VTrace, vtrace
-from rltriton_jax.scan.implementation import default_implementation, set_default_implementation
+from rltriton_jax.scan.implementation import default_implementation, lowering_for, set_default_implementation
 
 __version__ = "0.2.0"
 
@@ -42,6 +42,7 @@ __all__ = [
     "gae",
     "lambda_returns",
     "linear_recurrence",
+    "lowering_for",
     "retrace",
     "set_default_implementation",
     "vtrace",

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from rltriton_jax.bench import cases
-from rltriton_jax.bench.command import versions
-from rltriton_jax.scan import launch
+from rltriton_jax.scan.triton import launch
+from rltriton_jax.versions import numbers, versions
 
 PACKAGES = (
     "rltriton-jax", "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "jax-triton",
@@ -51,8 +51,8 @@ def examine() -> dict[str, Any]:
 
 def _implementations() -> dict[str, str]:
     """What `implementation=None` runs on each platform, and why."""
-    problem = launch.problem()
-    gpu = "triton" if problem is None else f"associative_scan, as the kernel cannot run: {problem}"
+    reason = launch.why_unavailable()
+    gpu = "triton" if reason is None else f"associative_scan, as the kernel cannot run: {reason}"
     return {"cpu": "associative_scan, the default there", "cuda": gpu, "rocm": gpu, "others": "associative_scan"}
 
 
@@ -78,15 +78,15 @@ def _failures(errors: dict[str, float]) -> Iterator[str]:
 def _problems(installed: dict[str, str]) -> Iterator[str]:
     """What is known not to work together, each with what mends it."""
     on_gpu = jax.default_backend() == "gpu"
-    if on_gpu and (problem := launch.problem()) is not None:
-        yield f"the Triton kernel cannot run: {problem}"
+    if on_gpu and (reason := launch.why_unavailable()) is not None:
+        yield f"the Triton kernel cannot run: {reason}"
     if not on_gpu and Path("/dev/nvidia0").exists():
         yield f"this machine has an NVIDIA GPU that JAX does not use; install its plugin with {launch.INSTALL}"
     for name in ("jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin"):
         ours, jaxs = installed.get(name), installed["jax"]
         if ours is not None and ours.split(".")[:3] != jaxs.split(".")[:3]:
             yield f"{name} {ours} and jax {jaxs} differ; upgrade them together: pip install -U jax {name}=={jaxs}"
-    triton, jax_triton = (_numbers(installed.get(name)) for name in ("triton", "jax-triton"))
+    triton, jax_triton = (numbers(installed.get(name, "")) for name in ("triton", "jax-triton"))
     if triton and jax_triton and jax_triton < (0, 4) and triton >= (3, 7):
         yield (
             f"triton {installed['triton']} writes PTX that JAX's ptxas may not read, and jax-triton "
@@ -100,13 +100,9 @@ def _problems(installed: dict[str, str]) -> Iterator[str]:
         )
 
 
-def _numbers(version: str | None) -> tuple[int, ...] | None:
-    return None if version is None else tuple(int(n) for n in version.split(".")[:2])
-
-
 def _notes() -> Iterator[str]:
-    if launch.problem() is not None and jax.default_backend() != "gpu":
-        yield f"no kernel here, and none needed on {jax.default_backend()}: {launch.problem()}"
+    if launch.why_unavailable() is not None and jax.default_backend() != "gpu":
+        yield f"no kernel here, and none needed on {jax.default_backend()}: {launch.why_unavailable()}"
     if sys.platform != "linux":
         yield f"Triton has no wheels for {sys.platform}: the plain JAX implementations run"
     if importlib.util.find_spec("brax") and not hasattr(jax, "device_put_replicated"):

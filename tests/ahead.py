@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from cases import primitives
 
 import rltriton_jax as rtj
-from rltriton_jax.scan import launch
 from rltriton_jax.scan.recurrence import COMPOSITE
+from rltriton_jax.scan.triton import launch
+from rltriton_jax.scan.triton.plan import make_plan
 
 TARGETS = {
     "sm_80": ("cuda", 80, 32),
@@ -51,16 +52,17 @@ def compile_scan(eqn, target: str, tile=None, **changes):
 
     params = {k: v for k, v in eqn.params.items() if k != "implementation"} | changes
     operands = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-    plan = launch.make_plan(operands=operands, tile=tile, **params)
-    kernel = launch.entry(len(operands), len(plan.wanted), bool(plan.scratch), False)
-    arrays = [*operands, *plan.scratch[-1:], *plan.wanted, *plan.scratch[:-1]]
-    names = [n for n in kernel.arg_names if n not in plan.constants]
+    plan = make_plan(operands=operands, tile=tile, **params)
+    constants = launch.constants(plan)
+    kernel = launch.kernel_for(len(operands), len(plan.results), bool(plan.scratch), False)
+    arrays = [*operands, *plan.scratch[-1:], *plan.results, *plan.scratch[:-1]]
+    names = [n for n in kernel.arg_names if n not in constants]
     signature = {n: "*" + TYPES[a.dtype.name] for n, a in zip(names, arrays, strict=True)}
-    signature |= dict.fromkeys(plan.constants, "constexpr")
+    signature |= dict.fromkeys(constants, "constexpr")
     attrs = {(i,): [["tt.divisibility", 16]] for i in range(len(names))}
-    source = ASTSource(kernel, signature, constexprs=plan.constants, attrs=attrs)
-    options = {"num_warps": plan.tile.warps, "num_stages": 1, "enable_fp_fusion": True}
-    return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options), plan.tile
+    source = ASTSource(kernel, signature, constexprs=constants, attrs=attrs)
+    options = {"num_warps": plan.program.tile.warps, "num_stages": 1, "enable_fp_fusion": True}
+    return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options), plan.program.tile
 
 
 def usage(compiled, target: str) -> Usage:
@@ -124,7 +126,7 @@ def compile_variant(variant):
     name, steps, rows, axis, target = variant
     shape = (steps, rows) if axis == 0 else (rows, steps)
     x, d = jax.ShapeDtypeStruct(shape, jnp.float32), jax.ShapeDtypeStruct(shape, jnp.bool_)
-    changes = {"outputs": COMPOSITE} if name == COMPOSITE else {}
+    changes = {"wanted": COMPOSITE} if name == COMPOSITE else {}
     (eqn,) = equations(calls(axis)["gae" if changes else name], x, d)
     compiled, tile = compile_scan(eqn, target, **changes)
     return variant, tile, usage(compiled, target)

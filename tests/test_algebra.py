@@ -1,6 +1,9 @@
 """Proofs on symbols: the composition is associative, and each recurrence is its unrolled definition."""
 
+import functools
+import importlib
 import itertools
+import types
 
 import pytest
 import sympy
@@ -15,43 +18,12 @@ from rltriton_jax.estimators import (
     vtrace,
 )
 from rltriton_jax.estimators import eligibility_traces as traces
-
-
-def compose(older, newer):
-    (w1, u1), (w2, u2) = older, newer
-    return w2 * w1, w2 * u1 + u2
-
-
-def test_composition_is_associative_with_an_identity():
-    a, b, c = (sympy.symbols(f"w{i} u{i}") for i in range(3))
-    left, right = compose(compose(a, b), c), compose(a, compose(b, c))
-    assert all(sympy.expand(x - y) == 0 for x, y in zip(left, right))
-    assert compose((1, 0), a) == a == compose(a, (1, 0))
-
-
-def test_a_composite_is_the_maps_applied_in_order():
-    maps, x = [sympy.symbols(f"w{i} u{i}") for i in range(4)], sympy.Symbol("x")
-    whole = maps[0]
-    for m in maps[1:]:
-        whole = compose(whole, m)
-    expected = x
-    for w, u in maps:
-        expected = u + w * expected
-    assert sympy.expand(whole[0] * x + whole[1] - expected) == 0
-
-
-def test_the_exclusive_composite_is_all_but_the_newest():
-    """The pair (f, g) that the kernel scans: g of a combination is g2 after f1."""
-    elements = [(sympy.symbols(f"w{i} u{i}"), (sympy.Integer(1), sympy.Integer(0))) for i in range(4)]
-    pair = elements[0]
-    for f, g in elements[1:]:
-        pair = (compose(pair[0], f), compose(pair[0], g))
-    but_newest = compose(compose(elements[0][0], elements[1][0]), elements[2][0])
-    assert all(sympy.expand(a - b) == 0 for a, b in zip(pair[1], but_newest))
+from rltriton_jax.scan import recurrence
+from rltriton_jax.scan.plain import scan as plain
 
 
 class Symbolic:
-    """jnp for symbols: the flags are plain booleans, so that a select picks a branch."""
+    """jnp, or triton.language, for symbols: the flags are plain booleans, so that a select picks a branch."""
 
     @staticmethod
     def where(condition, x, y):
@@ -60,6 +32,77 @@ class Symbolic:
     @staticmethod
     def exp(x):
         return sympy.exp(x)
+
+
+def on_symbols(function):
+    """A shipped function of jnp or of Triton, run on symbols; so are the functions that it calls."""
+    function = getattr(function, "fn", function)
+    names = dict(function.__globals__, jnp=Symbolic, tl=Symbolic)
+    for name in function.__code__.co_names:
+        if isinstance(value := names.get(name), types.FunctionType) or hasattr(value, "fn"):
+            names[name] = on_symbols(value)
+    return types.FunctionType(function.__code__, names, function.__name__)
+
+
+def lax_compose(older, newer):
+    return on_symbols(plain._compose)(older, newer)
+
+
+def kernel_compose(older, newer):
+    return on_symbols(kernel().compose)(*older, *newer)
+
+
+def kernel():
+    pytest.importorskip("triton", reason="the kernel needs triton")
+    return importlib.import_module("rltriton_jax.scan.triton.kernel")
+
+
+ONE = (sympy.Integer(1), sympy.Integer(0))
+"""The identity map."""
+
+
+def maps(count):
+    return [tuple(sympy.symbols(f"w{i} u{i}")) for i in range(count)]
+
+
+def equal(a, b):
+    return all(sympy.expand(x - y) == 0 for x, y in zip(a, b, strict=True))
+
+
+COMPOSE = pytest.mark.parametrize("compose", [lax_compose, kernel_compose], ids=lambda f: f.__name__)
+
+
+@COMPOSE
+def test_composition_is_associative_with_an_identity(compose):
+    a, b, c = maps(3)
+    assert equal(compose(compose(a, b), c), compose(a, compose(b, c)))
+    assert equal(compose(ONE, a), a) and equal(compose(a, ONE), a)
+
+
+@COMPOSE
+def test_a_composite_is_the_maps_applied_in_order(compose):
+    x = sympy.Symbol("x")
+    (w, u), expected = functools.reduce(compose, maps(4)), x
+    for weight, constant in maps(4):
+        expected = constant + weight * expected
+    assert equal([w * x + u], [expected])
+
+
+@COMPOSE
+def test_a_weight_of_0_forgets_everything_older(compose):
+    """On numbers, since 0 * nan is no symbol's: what is selected out reaches nothing."""
+    nan = sympy.nan
+    assert compose((nan, nan), (sympy.Integer(0), sympy.Integer(3))) == (0, 3)
+
+
+def test_the_exclusive_composite_is_all_but_the_newest():
+    """What the kernel scans across groups, in any bracketing: the composite of all, and of all but the newest."""
+    exclusive = on_symbols(kernel().compose_exclusive)
+    combine = lambda a, b: exclusive(*a, *b)
+    a, b, c, d = ((*m, *ONE) for m in maps(4))
+    for w, u, but_w, but_u in (combine(combine(combine(a, b), c), d), combine(combine(a, b), combine(c, d))):
+        assert equal((w, u), functools.reduce(kernel_compose, maps(4)))
+        assert equal((but_w, but_u), functools.reduce(kernel_compose, maps(3)))
 
 
 class Flag(int):
@@ -79,23 +122,37 @@ NO, YES = Flag(0), Flag(1)
 T = 3
 
 
+def clip(log_rho, bound):
+    return sympy.Min(bound, sympy.exp(log_rho), evaluate=False)
+
+
 @pytest.fixture(autouse=True)
 def symbolic(monkeypatch):
     for module in (algebra, gae, vtrace, retrace, lambda_returns, discounted_returns, traces, episodic_prefix_sum):
-        monkeypatch.setattr(module, "jnp", Symbolic)
-    clipped = lambda log_rho, clip: sympy.Min(clip, sympy.exp(log_rho), evaluate=False)
+        monkeypatch.setattr(module, "jnp", Symbolic, raising=False)
     for module in (vtrace, retrace):
-        monkeypatch.setattr(module, "clipped_ratio", clipped)
+        monkeypatch.setattr(module, "clipped_ratio", clip)
 
 
-def run(module, rows, reverse):
-    """The recurrence over rows of reads, with what it outputs at each step."""
-    x, out = sympy.Integer(0), [None] * len(rows)
-    for t in reversed(range(len(rows))) if reverse else range(len(rows)):
-        w, u = module._coefficients(*rows[t])
-        previous, x = x, u + w * x
-        out[t] = module._outputs(*rows[t], x, previous)
+def run(module, steps, reverse):
+    """The recurrence over what each step reads, with what it outputs at each."""
+    x, out = sympy.Integer(0), [None] * len(steps)
+    outputs = getattr(module, "outputs", recurrence.state_alone)
+    for t in reversed(range(len(steps))) if reverse else range(len(steps)):
+        s = module.Reads(**steps[t])
+        w, u = module.coefficients(s)
+        entering, x = x, u + w * x
+        out[t] = outputs(s, x, entering)
     return out
+
+
+def backward(t, te, tr, **more):
+    """What every backward estimator reads at step t."""
+    return dict(reward=r[t], terminated=te, truncated=tr, gamma=g) | more
+
+
+def at_last(t):
+    return YES if t == T - 1 else NO
 
 
 def same(a, b):
@@ -114,8 +171,12 @@ def successor(t, term, trunc, following=v[1:]):
 
 @pytest.mark.parametrize("flags", FLAGS, ids=lambda fs: "".join(".tub"[a + 2 * b] for a, b in fs))
 def test_gae_is_the_sum_of_discounted_errors_up_to_the_episodes_end(flags):
-    rows = [(r[t], v[t], v[t + 1], f[t], tr, te, tr, NO, g, lam) for t, (te, tr) in enumerate(flags)]
-    for t, (advantage, target) in enumerate(run(gae, rows, reverse=True)):
+    steps = [
+        backward(t, te, tr, value=v[t], next_value=v[t + 1], final_value=f[t], at_final=tr, zero_at_truncation=NO,
+                 lambda_=lam)
+        for t, (te, tr) in enumerate(flags)
+    ]  # fmt: skip
+    for t, (advantage, target) in enumerate(run(gae, steps, reverse=True)):
         expected = 0
         for k in range(t, T):
             expected += (g * lam) ** (k - t) * (r[k] + g * successor(k, *flags[k]) - v[k])
@@ -127,12 +188,13 @@ def test_gae_is_the_sum_of_discounted_errors_up_to_the_episodes_end(flags):
 @pytest.mark.parametrize("flags", FLAGS[::5], ids=str)
 def test_vtrace_is_its_unrolled_definition(flags):
     rho, c, pg = sympy.symbols("rho_bar c_bar pg_bar")
-    clip = vtrace.clipped_ratio
-    rows = [
-        (r[t], v[t], v[t + 1], n[t], f[t], tr, lr[t], te, tr, NO, YES if t == T - 1 else NO, g, lam, rho, c, pg)
+    steps = [
+        backward(t, te, tr, value=v[t], value_ahead=v[t + 1], next_value=n[t], final_value=f[t], at_final=tr,
+                 log_rho=lr[t], zero_at_truncation=NO, last=at_last(t), lambda_=lam, clip_rho=rho, clip_c=c,
+                 clip_pg_rho=pg)
         for t, (te, tr) in enumerate(flags)
-    ]
-    results = run(vtrace, rows, reverse=True)
+    ]  # fmt: skip
+    results = run(vtrace, steps, reverse=True)
     for t, (advantage, target) in enumerate(results):
         error, weight = 0, 1
         for k in range(t, T):
@@ -148,12 +210,12 @@ def test_vtrace_is_its_unrolled_definition(flags):
 @pytest.mark.parametrize("flags", FLAGS[::5], ids=str)
 def test_retrace_is_its_unrolled_definition(flags):
     c, rho = sympy.symbols("c_bar rho_bar")
-    clip = retrace.clipped_ratio
-    rows = [
-        (r[t], q[t], q[t + 1], e[t], lr[t], lr[t + 1], te, tr, YES if t == T - 1 else NO, g, lam, c, rho)
+    steps = [
+        backward(t, te, tr, q=q[t], q_ahead=q[t + 1], next_state_value=e[t], log_rho=lr[t], log_rho_ahead=lr[t + 1],
+                 last=at_last(t), lambda_=lam, clip_c=c, clip_rho=rho)
         for t, (te, tr) in enumerate(flags)
-    ]
-    results = run(retrace, rows, reverse=True)
+    ]  # fmt: skip
+    results = run(retrace, steps, reverse=True)
     for t, (advantage, target) in enumerate(results):
         expected, weight = q[t], 1
         for k in range(t, T):
@@ -168,8 +230,11 @@ def test_retrace_is_its_unrolled_definition(flags):
 
 @pytest.mark.parametrize("flags", FLAGS[::3], ids=str)
 def test_lambda_returns_mix_n_step_returns(flags):
-    rows = [(r[t], v[t + 1], f[t], tr, te, tr, YES if t == T - 1 else NO, g, lam) for t, (te, tr) in enumerate(flags)]
-    for t, (value,) in enumerate(run(lambda_returns, rows, reverse=True)):
+    steps = [
+        backward(t, te, tr, next_value=v[t + 1], final_value=f[t], at_final=tr, last=at_last(t), lambda_=lam)
+        for t, (te, tr) in enumerate(flags)
+    ]
+    for t, (value,) in enumerate(run(lambda_returns, steps, reverse=True)):
         ends = next((k for k in range(t, T) if flags[k][0] or flags[k][1]), T - 1)
         n_step = lambda n, t=t: sum(g**i * r[t + i] for i in range(n)) + g**n * successor(t + n - 1, *flags[t + n - 1])
         length = ends - t + 1
@@ -182,11 +247,11 @@ def test_lambda_returns_mix_n_step_returns(flags):
 @pytest.mark.parametrize("flags", FLAGS[::3], ids=str)
 def test_discounted_returns_are_sums_to_the_episodes_end(flags):
     boot = sympy.Symbol("boot")
-    rows = [
-        (r[t], boot if t == T - 1 else 0, f[t], tr, te, tr, YES if t == T - 1 else NO, g)
+    steps = [
+        backward(t, te, tr, next_value=boot if t == T - 1 else 0, final_value=f[t], at_final=tr, last=at_last(t))
         for t, (te, tr) in enumerate(flags)
     ]
-    for t, (value,) in enumerate(run(discounted_returns, rows, reverse=True)):
+    for t, (value,) in enumerate(run(discounted_returns, steps, reverse=True)):
         ends = next((k for k in range(t, T) if flags[k][0] or flags[k][1]), T - 1)
         te, tr = flags[ends]
         tail = 0 if te else f[ends] if tr else boot
@@ -196,8 +261,9 @@ def test_discounted_returns_are_sums_to_the_episodes_end(flags):
 def test_traces_and_prefix_sums_are_sums_since_the_episodes_start():
     for done in itertools.product([NO, YES], repeat=T):
         before = [NO, *done[:-1]]
-        decayed = run(traces, [(z[t], before[t], g, lam) for t in range(T)], reverse=False)
-        summed = run(episodic_prefix_sum, [(z[t], before[t]) for t in range(T)], reverse=False)
+        decays = [dict(gradient=z[t], done_before=before[t], gamma_before=g, lambda_before=lam) for t in range(T)]
+        decayed = run(traces, decays, reverse=False)
+        summed = run(episodic_prefix_sum, [dict(value=z[t], cut=before[t]) for t in range(T)], reverse=False)
         for t in range(T):
             start = max(k for k in range(t + 1) if k == 0 or before[k])
             assert same(decayed[t][0], sum((g * lam) ** (t - k) * z[k] for k in range(start, t + 1)))

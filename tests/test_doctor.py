@@ -8,7 +8,7 @@ import pytest
 from rltriton_jax import doctor
 from rltriton_jax.__main__ import main
 from rltriton_jax.bench import cases
-from rltriton_jax.scan import launch
+from rltriton_jax.scan.triton import launch
 
 
 def test_a_sound_installation_is_well(capsys):
@@ -41,7 +41,7 @@ def test_a_wrong_result_is_found_and_fails(monkeypatch, capsys):
 
 
 def test_a_gpu_without_the_kernel_is_a_problem_that_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(launch, "problem", lambda: f"import triton failed; {launch.INSTALL}")
+    monkeypatch.setattr(launch, "why_unavailable", lambda: f"import triton failed; {launch.INSTALL}")
     assert not any("kernel" in p for p in doctor._problems({"jax": "0.11.2"}))
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     (found,) = [p for p in doctor._problems({"jax": "0.11.2"}) if "kernel" in p]

@@ -9,7 +9,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import rltriton_jax as rtj
-from rltriton_jax.scan import launch
+from rltriton_jax.scan.triton import launch
 
 pytest.importorskip("flatbuffers", reason="jax.export serialises with flatbuffers")
 
@@ -66,10 +66,10 @@ def test_a_learner_step_runs_from_its_bytes(steps, rows, implementation, rng):
     check_runs_as_before(exported(steps, rows, implementation), rng)
 
 
-@pytest.mark.skipif(launch.problem() is not None, reason=f"the kernel's packages: {launch.problem()}")
-def test_one_export_serves_cpu_and_cuda(rng, monkeypatch):
-    monkeypatch.setattr(launch, "COMPUTE_CAPABILITY", 90)
-    program = exported(6, 4, platforms=("cpu", "cuda"))
+@pytest.mark.skipif(launch.why_unavailable() is not None, reason=f"the kernel's packages: {launch.why_unavailable()}")
+def test_one_export_serves_cpu_and_cuda(rng):
+    with rtj.lowering_for("sm_90"):
+        program = exported(6, 4, platforms=("cpu", "cuda"))
     assert "triton_kernel_call" in program.mlir_module()
     check_runs_as_before(program, rng)
 
@@ -83,10 +83,10 @@ def test_a_symbolic_number_of_steps_names_the_implementation_that_takes_it():
         exported("t", 4)
 
 
-@pytest.mark.skipif(launch.problem() is not None, reason=f"the kernel's packages: {launch.problem()}")
-def test_a_symbolic_dimension_of_a_kernel_is_an_error(monkeypatch):
-    monkeypatch.setattr(launch, "COMPUTE_CAPABILITY", 90)
-    with pytest.raises(ValueError, match="needs static shapes, but this one is \\(6, n\\)"):
+@pytest.mark.skipif(launch.why_unavailable() is not None, reason=f"the kernel's packages: {launch.why_unavailable()}")
+def test_a_symbolic_dimension_of_a_kernel_is_an_error():
+    message = "needs static shapes, but this one is \\(6, n\\)"
+    with rtj.lowering_for("sm_90"), pytest.raises(ValueError, match=message):
         exported(6, "n", platforms=("cuda",))
 
 

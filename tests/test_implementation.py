@@ -148,7 +148,7 @@ def test_dead_outputs_are_dropped():
     from jax.interpreters import partial_eval
 
     jaxpr, _ = partial_eval.dce_jaxpr(jax.make_jaxpr(f)(X).jaxpr, [True])
-    kept = [e.params["outputs"] for e in primitives(jaxpr) if e.primitive is affine_scan_p]
+    kept = [e.params["wanted"] for e in primitives(jaxpr) if e.primitive is affine_scan_p]
     assert kept == [(1,)]
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,9 +32,9 @@ pytest.importorskip("triton", reason="the kernel needs triton")
 
 import ahead
 
-from rltriton_jax.scan import tiles
 from rltriton_jax.scan.primitive import affine_scan
 from rltriton_jax.scan.recurrence import Read, Recurrence
+from rltriton_jax.scan.triton import plan, tiles
 
 KERNEL = [
     pytest.param(
@@ -113,42 +114,38 @@ SPLITS = {
 @pytest.fixture(params=SPLITS)
 def tile(request, monkeypatch):
     """The kernel's tile, whatever it scans."""
-    from rltriton_jax.scan import launch
-
     tile = SPLITS[request.param]
-    monkeypatch.setattr(launch, "choose_tile", lambda *_: tile)
+    monkeypatch.setattr(plan, "choose_tile", lambda *_: tile)
     jax.clear_caches()
     yield tile
     jax.clear_caches()
 
 
-def most_steps(tile):
-    return tile.groups * tile.slices * tile.pieces * tile.chunks
-
-
 @pytest.mark.parametrize("implementation", KERNEL)
 @pytest.mark.parametrize("case", [*ESTIMATORS, SUMS], ids=str)
 def test_every_kind_of_tile_gives_the_same_result(case, tile, implementation, rng):
-    kwargs = arguments(case, rng, min(67, most_steps(tile)))
+    kwargs = arguments(case, rng, min(67, tile.steps))
     check(case, kwargs, "batch_major" if tile.width > 1 else "time_major", "float32", implementation)
 
 
-def _near(inputs, values, there):
-    return 0.5 * values, inputs + there
+class NearReads(NamedTuple):
+    input: Any
+    value: Any
+    there: Any
 
 
-def _state(inputs, values, there, x, previous):
-    return (x,)
+def near(s):
+    return 0.5 * s.value, s.input + s.there
 
 
 @pytest.mark.parametrize("implementation", KERNEL)
 @pytest.mark.parametrize("shift", [1, -1])
 @pytest.mark.parametrize("reverse", [True, False])
 def test_every_kind_of_tile_reads_both_neighbours_and_the_rows_beyond(reverse, shift, tile, implementation, rng):
-    reads = (Read("inputs"), Read("values"), Read("values", shift, "beyond"))
-    recurrence = Recurrence(("inputs", "values", "beyond"), reads, _near, _state, 1, reverse)
+    reads = NearReads(input=Read("inputs"), value=Read("values"), there=Read("values", shift, "beyond"))
+    recurrence = Recurrence(("inputs", "values", "beyond"), reads, near, reverse=reverse)
     axis = 1 if tile.width > 1 else 0
-    for steps in {min(most_steps(tile), s) for s in (64, 65, 66, 67)}:  # the last is each of four in turn
+    for steps in {min(tile.steps, s) for s in (64, 65, 66, 67)}:  # the last is each of four in turn
         inputs, values = rng.normal(size=(2, steps, 3)).astype("float32")
         beyond = rng.normal(size=(1, 3)).astype("float32")
         arrays = [jnp.asarray(np.moveaxis(x, 0, axis)) for x in (inputs, values, beyond)]
@@ -245,15 +242,12 @@ def test_a_sweep_of_hyperparameters_through_the_kernel(implementation, rng):
     r, v = rng.normal(size=(2, 12, 3)).astype("float32")
     gammas = jnp.linspace(0.8, 0.99, 4)
     for axis in (0, 1):
-        estimate = lambda e, axis=axis: e(r, v, time_axis=axis, implementation=implementation).advantages
+        given = {"bootstrap_value": 0.5, "time_axis": axis}
+        estimate = lambda e, given=given: e(r, v, implementation=implementation, **given).advantages
         swept = jax.vmap(estimate, in_axes=(rtj.GAE(0, None),))(rtj.GAE(gammas, 0.9))
         for g, row in zip(gammas, swept):
-            np.testing.assert_allclose(
-                row,
-                rtj.gae(r, v, gamma=g, lambda_=0.9, time_axis=axis, bootstrap_value=0.0).advantages,
-                rtol=1e-5,
-                atol=1e-5,
-            )
+            want = rtj.gae(r, v, gamma=g, lambda_=0.9, **given).advantages
+            np.testing.assert_allclose(row, want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.gpu

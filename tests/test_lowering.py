@@ -9,19 +9,21 @@ import jax.numpy as jnp
 import pytest
 
 import rltriton_jax as rtj
-from rltriton_jax.scan import launch
+from rltriton_jax.scan.triton import launch
 
 X = jax.ShapeDtypeStruct((256, 512), jnp.float32)
 ROW = jax.ShapeDtypeStruct((512,), jnp.float32)
 
 
-needs_kernel = pytest.mark.skipif(launch.problem() is not None, reason=f"lowering for CUDA: {launch.problem()}")
+needs_kernel = pytest.mark.skipif(
+    launch.why_unavailable() is not None, reason=f"lowering for CUDA: {launch.why_unavailable()}"
+)
 
 
 @pytest.fixture
-def lowered(monkeypatch):
-    monkeypatch.setattr(launch, "COMPUTE_CAPABILITY", 90)
-    return lambda f, *args: jax.jit(f).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+def lowered():
+    with rtj.lowering_for("sm_90"):
+        yield lambda f, *args: jax.jit(f).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
 
 
 def calls(text):
@@ -84,7 +86,7 @@ def test_an_output_that_is_not_used_is_not_stored(lowered):
 
 
 def test_without_the_kernels_packages_a_gpu_warns_and_runs_xla(monkeypatch):
-    monkeypatch.setattr(launch, "problem", lambda: "jax_triton is missing; pip install it")
+    monkeypatch.setattr(launch, "why_unavailable", lambda: "jax_triton is missing; pip install it")
     with pytest.warns(UserWarning, match="jax_triton is missing"):
         text = jax.jit(lambda *a: advantages(*a)).trace(X, X, X).lower(lowering_platforms=("cuda",)).as_text()
     assert calls(text) == 0
@@ -92,7 +94,7 @@ def test_without_the_kernels_packages_a_gpu_warns_and_runs_xla(monkeypatch):
 
 @needs_kernel
 def test_without_jaxs_plugin_a_gpu_warns_and_runs_xla(monkeypatch):
-    monkeypatch.setattr(launch, "problem", launch.problem.__wrapped__)
+    monkeypatch.setattr(launch, "why_unavailable", launch.why_unavailable.__wrapped__)
     monkeypatch.setitem(sys.modules, "jaxlib.gpu_triton", types.ModuleType("gpu_triton"))
     with pytest.warns(UserWarning, match=r"plugin for GPUs is not installed; .*pip install"):
         text = jax.jit(lambda *a: advantages(*a)).trace(X, X, X).lower(lowering_platforms=("cuda",)).as_text()
@@ -107,7 +109,7 @@ def test_without_triton_interpreting_is_an_error(monkeypatch):
 
 
 def test_without_the_kernels_packages_forcing_triton_is_an_error(monkeypatch):
-    monkeypatch.setattr(launch, "problem", lambda: "jax_triton is missing; pip install it")
+    monkeypatch.setattr(launch, "why_unavailable", lambda: "jax_triton is missing; pip install it")
     forced = jax.jit(lambda r, v, d: rtj.gae(r, v, d, implementation="triton", bootstrap_value=0.0).advantages)
     with pytest.raises(ValueError, match="cannot run: jax_triton is missing"):
         forced.trace(X, X, X).lower(lowering_platforms=("cuda",))

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 import rltriton_jax as rtj
 from rltriton_jax.bench import scaling
 from rltriton_jax.bench.scaling import collectives
-from rltriton_jax.scan import launch, tiles
+from rltriton_jax.scan.triton import launch, plan, tiles
 
 STEPS, ROWS = 32, 16
 BATCH, TIME, BOTH = P(None, ("a", "b")), P(("a", "b"), None), P("a", "b")
@@ -165,7 +165,9 @@ def test_one_step_a_device(rng):
     assert_close(CASES[0], run(partial(forward, CASES[0], fixed), mesh, arrays), kwargs)
 
 
-needs_triton = pytest.mark.skipif(launch.missing("triton") is not None, reason=f"{launch.missing('triton')}")
+needs_triton = pytest.mark.skipif(
+    launch.import_failure("triton") is not None, reason=f"{launch.import_failure('triton')}"
+)
 
 
 @needs_triton
@@ -176,12 +178,10 @@ needs_triton = pytest.mark.skipif(launch.missing("triton") is not None, reason=f
 )
 def test_the_interpreted_kernel_splits_time_by_composites(tile, rng, monkeypatch):
     """Four devices along time, on each of which a row's composite is put together from parts."""
-    from rltriton_jax.scan import launch
-
     kwargs = arguments(CASES[0], rng, STEPS, (ROWS,))
     mesh = mesh_of(AxisType.Explicit)
     arrays, fixed = split(place({**kwargs, "implementation": "interpret"}, mesh, BOTH))
-    monkeypatch.setattr(launch, "choose_tile", lambda *_: tile)
+    monkeypatch.setattr(plan, "choose_tile", lambda *_: tile)
     jax.clear_caches()
     assert_close(CASES[0], run(partial(forward, CASES[0], fixed), mesh, arrays), kwargs)
     jax.clear_caches()
@@ -285,12 +285,11 @@ def test_operands_with_two_shardings_on_an_explicit_mesh_are_an_error(rng):
         rtj.gae(jax.device_put(r, P("a")), jax.device_put(v, P("b")), bootstrap_value=0.0)
 
 
-def test_a_kernel_in_a_shard_map_over_some_axes_is_an_error(rng, monkeypatch):
-    monkeypatch.setattr(launch, "COMPUTE_CAPABILITY", 90)
+def test_a_kernel_in_a_shard_map_over_some_axes_is_an_error(rng):
     x = jax.ShapeDtypeStruct((STEPS, ROWS), jnp.float32)
     mapped = jax.shard_map(
         lambda r, v: rtj.gae(r, v, bootstrap_value=0.0).advantages, mesh=mesh_of(),
         in_specs=(P(None, "a"),) * 2, out_specs=P(None, "a"), axis_names={"a"},
     )  # fmt: skip
-    with pytest.raises(ValueError, match="map over all axes"):
+    with rtj.lowering_for("sm_90"), pytest.raises(ValueError, match="map over all axes"):
         jax.jit(mapped).trace(x, x).lower(lowering_platforms=("cuda",))

@@ -2,7 +2,6 @@
 
 import argparse
 import datetime
-import importlib.metadata
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from rltriton_jax.bench import cases, timing
 from rltriton_jax.bench.cases import BenchCase
 from rltriton_jax.errors import CommandError
+from rltriton_jax.versions import versions
 
 LAYOUTS = ("time_major", "batch_major")
 
@@ -54,17 +54,6 @@ def check_folders(*paths: Path | None) -> None:
     for path in paths:
         if path is not None and not path.resolve().parent.is_dir():
             raise CommandError(f"{path} cannot be written: its folder does not exist")
-
-
-def versions(*names: str) -> dict[str, str]:
-    """The versions of those packages that are installed."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def environment() -> dict[str, str]:

@@ -1,5 +1,7 @@
 """The function of Brax's PPO that estimates advantages, as of Brax 0.14."""
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -8,19 +10,29 @@ from rltriton_jax.estimators.window import Window
 from rltriton_jax.scan.recurrence import Read
 
 
-def _delta(reward, value, next_value, truncated, terminated, discount):
-    delta = reward + discount * jnp.where(terminated, 0.0, next_value) - value
-    return jnp.where(truncated, 0.0, delta)
+class Reads(NamedTuple):
+    """What a step reads."""
+
+    reward: Any
+    value: Any
+    next_value: Any
+    truncated: Any
+    terminated: Any
+    lambda_: Any
+    discount: Any
 
 
-def _coefficients(reward, value, next_value, truncated, terminated, lambda_, discount):
-    delta = _delta(reward, value, next_value, truncated, terminated, discount)
-    return unless_done(discount * lambda_, terminated, truncated), delta
+def _delta(s):
+    delta = s.reward + s.discount * jnp.where(s.terminated, 0.0, s.next_value) - s.value
+    return jnp.where(s.truncated, 0.0, delta)
 
 
-def _outputs(reward, value, next_value, truncated, terminated, lambda_, discount, x, previous):
-    delta = _delta(reward, value, next_value, truncated, terminated, discount)
-    return x + value, delta + discount * unless_done(previous, terminated, truncated)
+def coefficients(s):
+    return unless_done(s.discount * s.lambda_, s), _delta(s)
+
+
+def outputs(s, x, entering):
+    return x + s.value, _delta(s) + s.discount * unless_done(entering, s)
 
 
 def compute_gae(
@@ -71,14 +83,14 @@ def compute_gae(
     [1.5 1. ]
     """
     window = Window("rewards", rewards, 0)
-    reads = (
-        Read("rewards"),
-        window.step("values", values),
-        Read("values", 1, window.row("bootstrap_value", bootstrap_value)),
-        window.flag("truncation", truncation),
-        window.flag("termination", termination),
-        window.coefficient("lambda_", lambda_, signed=True),
-        window.coefficient("discount", discount, signed=True),
+    reads = Reads(
+        reward=Read("rewards"),
+        value=window.step("values", values),
+        next_value=Read("values", 1, window.row("bootstrap_value", bootstrap_value)),
+        truncated=window.flag("truncation", truncation),
+        terminated=window.flag("termination", termination),
+        lambda_=window.coefficient("lambda_", lambda_, signed=True),
+        discount=window.coefficient("discount", discount, signed=True),
     )
-    vs, advantages = window.scan(_coefficients, _outputs, reads, num_outputs=2, reverse=True, implementation=None)
+    vs, advantages = window.scan(reads, coefficients, outputs, reverse=True, implementation=None)
     return jax.lax.stop_gradient(vs), jax.lax.stop_gradient(advantages)

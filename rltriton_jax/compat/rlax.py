@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rltriton_jax.estimators.gae import gae
-from rltriton_jax.estimators.lambda_returns import lambda_returns as native_lambda_returns
 from rltriton_jax.estimators.linear_recurrence import linear_recurrence
 from rltriton_jax.estimators.window import Window
-from rltriton_jax.scan.recurrence import Read
+from rltriton_jax.scan.recurrence import START, Read
 
 
 class VTraceOutput(NamedTuple):
@@ -48,6 +46,20 @@ def _stopped_target(stop: Any, errors: jax.Array, values: jax.Array) -> jax.Arra
     return jax.lax.select(stop, jax.lax.stop_gradient(errors + values) - values, errors)
 
 
+class _LambdaReads(NamedTuple):
+    reward: Any
+    next_value: Any
+    discount: Any
+    lambda_: Any
+    last: Any
+
+
+def _lambda_coefficients(s):
+    bootstrap = jnp.where(s.last, 1.0, 1.0 - s.lambda_)
+    u = s.reward + s.discount * bootstrap * s.next_value
+    return jnp.where(s.last, 0.0, s.discount * s.lambda_), u
+
+
 def lambda_returns(
     r_t: jax.Array, discount_t: jax.Array, v_t: jax.Array, lambda_: Any = 1.0, stop_target_gradients: bool = False
 ) -> jax.Array:
@@ -75,7 +87,15 @@ def lambda_returns(
     [2.75 3.  ]
     """
     _check(r_t=r_t, discount_t=discount_t, v_t=v_t)
-    returns = native_lambda_returns(r_t, next_values=v_t, gamma=discount_t, lambda_=lambda_)
+    window = Window("r_t", r_t, 0)
+    reads = _LambdaReads(
+        reward=Read("r_t"),
+        next_value=window.step("v_t", v_t),
+        discount=window.step("discount_t", discount_t),
+        lambda_=window.coefficient("lambda_", lambda_, signed=True),
+        last=START,
+    )
+    (returns,) = window.scan(reads, _lambda_coefficients, reverse=True, implementation=None)
     return _stopped(stop_target_gradients, returns)
 
 
@@ -152,12 +172,22 @@ def n_step_bootstrapped_returns(
     return _stopped(stop_target_gradients, returns)
 
 
-def _corrected_coefficients(reward, value, next_value, rho, next_rho, discount, lambda_):
-    return discount * next_rho * lambda_, reward + discount * next_value - value
+class _CorrectedReads(NamedTuple):
+    reward: Any
+    value: Any
+    next_value: Any
+    rho: Any
+    next_rho: Any
+    discount: Any
+    lambda_: Any
 
 
-def _corrected_outputs(reward, value, next_value, rho, next_rho, discount, lambda_, x, previous):
-    return (rho * x,)
+def _corrected_coefficients(s):
+    return s.discount * s.next_rho * s.lambda_, s.reward + s.discount * s.next_value - s.value
+
+
+def _corrected_outputs(s, x, entering):
+    return (s.rho * x,)
 
 
 def importance_corrected_td_errors(
@@ -192,19 +222,29 @@ def importance_corrected_td_errors(
     _check(r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1)
     _check(r_t=r_t, **{"values[1:]": values[1:]})
     window = Window("r_t", r_t, 0)
-    reads = (
-        Read("r_t"),
-        window.step("values", values, extra_row=True),
-        Read("values", 1),
-        window.step("rho_tm1", rho_tm1),
-        Read("rho_tm1", 1),
-        window.step("discount_t", discount_t),
-        window.coefficient("lambda_", lambda_, signed=True),
+    reads = _CorrectedReads(
+        reward=Read("r_t"),
+        value=window.step("values", values, extra_row=True),
+        next_value=Read("values", 1),
+        rho=window.step("rho_tm1", rho_tm1),
+        next_rho=Read("rho_tm1", 1),
+        discount=window.step("discount_t", discount_t),
+        lambda_=window.coefficient("lambda_", lambda_, signed=True),
     )
-    (errors,) = window.scan(
-        _corrected_coefficients, _corrected_outputs, reads, num_outputs=1, reverse=True, implementation=None
-    )
+    (errors,) = window.scan(reads, _corrected_coefficients, _corrected_outputs, reverse=True, implementation=None)
     return _stopped_target(stop_target_gradients, errors, values[:-1])
+
+
+class _GAEReads(NamedTuple):
+    reward: Any
+    value: Any
+    next_value: Any
+    discount: Any
+    lambda_: Any
+
+
+def _gae_coefficients(s):
+    return s.discount * s.lambda_, s.reward + s.discount * s.next_value - s.value
 
 
 def truncated_generalized_advantage_estimation(
@@ -237,57 +277,66 @@ def truncated_generalized_advantage_estimation(
     """
     _check(r_t=r_t, discount_t=discount_t)
     _check(r_t=r_t, **{"values[1:]": values[1:]})
-    advantages = gae(r_t, values, gamma=discount_t, lambda_=lambda_).advantages
+    window = Window("r_t", r_t, 0)
+    reads = _GAEReads(
+        reward=Read("r_t"),
+        value=window.step("values", values, extra_row=True),
+        next_value=Read("values", 1),
+        discount=window.step("discount_t", discount_t),
+        lambda_=window.coefficient("lambda_", lambda_, signed=True),
+    )
+    (advantages,) = window.scan(reads, _gae_coefficients, reverse=True, implementation=None)
     return _stopped(stop_target_gradients, advantages)
 
 
-def _corrected(clipped_rho, c, value, next_value, reward, discount, learnable):
-    """V-trace's (w, u); a step that is not learnable hands on what comes from the next."""
-    delta = clipped_rho * (reward + discount * next_value - value)
-    return jnp.where(learnable, discount * c, 1.0), jnp.where(learnable, delta, 0.0)
+class _VTraceReads(NamedTuple):
+    value: Any
+    next_value: Any
+    reward: Any
+    discount: Any
+    rho: Any
+    lambda_: Any
+    clip: Any
+    left_out: Any
+    alpha: Any
 
 
-def _vtrace_coefficients(value, next_value, reward, discount, rho, lambda_, clip, learnable):
-    c = jnp.minimum(1.0, rho) * lambda_
-    return _corrected(jnp.minimum(clip, rho), c, value, next_value, reward, discount, learnable)
+def _vtrace_step(s, clipped_rho, c):
+    """V-trace's (w, u); a step that is left out hands on what comes from the next."""
+    delta = clipped_rho * (s.reward + s.discount * s.next_value - s.value)
+    return jnp.where(s.left_out, 1.0, s.discount * c), jnp.where(s.left_out, 0.0, delta)
 
 
-def _vtrace_outputs(value, next_value, reward, discount, rho, lambda_, clip, learnable, x, previous):
-    return (x,)
+def _vtrace_coefficients(s):
+    return _vtrace_step(s, jnp.minimum(s.clip, s.rho), jnp.minimum(1.0, s.rho) * s.lambda_)
 
 
 def _leaky(alpha, clip, rho):
     return (1.0 - alpha) * rho + alpha * jnp.minimum(clip, rho)
 
 
-def _leaky_coefficients(value, next_value, reward, discount, rho, lambda_, clip, learnable, alpha):
-    c = _leaky(alpha, 1.0, rho) * lambda_
-    return _corrected(_leaky(alpha, clip, rho), c, value, next_value, reward, discount, learnable)
-
-
-def _leaky_outputs(value, next_value, reward, discount, rho, lambda_, clip, learnable, alpha, x, previous):
-    return (x,)
+def _leaky_coefficients(s):
+    return _vtrace_step(s, _leaky(s.alpha, s.clip, s.rho), _leaky(s.alpha, 1.0, s.rho) * s.lambda_)
 
 
 def _vtrace_errors(v_tm1, v_t, r_t, discount_t, rho_tm1, alpha, lambda_, clip_rho_threshold, stop, sample_mask):
     """V-trace, leaky where `alpha` is not None."""
-    _check(v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1)
+    mask = {} if sample_mask is None else {"sample_mask": sample_mask}
+    _check(v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1, **mask)
     window = Window("v_tm1", v_tm1, 0)
-    reads = (
-        Read("v_tm1"),
-        window.step("v_t", v_t),
-        window.step("r_t", r_t),
-        window.step("discount_t", discount_t),
-        window.step("rho_tm1", rho_tm1),
-        window.coefficient("lambda_", lambda_, signed=True),
-        window.coefficient("clip_rho_threshold", clip_rho_threshold, signed=True),
-        window.flag("sample_mask", jnp.ones_like(rho_tm1, bool) if sample_mask is None else sample_mask),
+    reads = _VTraceReads(
+        value=Read("v_tm1"),
+        next_value=window.step("v_t", v_t),
+        reward=window.step("r_t", r_t),
+        discount=window.step("discount_t", discount_t),
+        rho=window.step("rho_tm1", rho_tm1),
+        lambda_=window.coefficient("lambda_", lambda_, signed=True),
+        clip=window.coefficient("clip_rho_threshold", clip_rho_threshold, signed=True),
+        left_out=window.flag("sample_mask", None if sample_mask is None else jnp.logical_not(sample_mask)),
+        alpha=Read() if alpha is None else window.coefficient("alpha", alpha, signed=True),
     )
-    coefficients, outputs = _vtrace_coefficients, _vtrace_outputs
-    if alpha is not None:
-        coefficients, outputs = _leaky_coefficients, _leaky_outputs
-        reads = (*reads, window.coefficient("alpha", alpha, signed=True))
-    (errors,) = window.scan(coefficients, outputs, reads, num_outputs=1, reverse=True, implementation=None)
+    coefficients = _vtrace_coefficients if alpha is None else _leaky_coefficients
+    (errors,) = window.scan(reads, coefficients, reverse=True, implementation=None)
     return _stopped_target(stop, errors, v_tm1)
 
 
@@ -476,12 +525,16 @@ def leaky_vtrace_td_error_and_advantage(
     return _advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_)
 
 
-def _general_coefficients(reward, q, v, discount, c):
-    return discount * c, reward + discount * (v - c * q)
+class _GeneralReads(NamedTuple):
+    reward: Any
+    q: Any
+    v: Any
+    discount: Any
+    c: Any
 
 
-def _general_outputs(reward, q, v, discount, c, x, previous):
-    return (x,)
+def _general_coefficients(s):
+    return s.discount * s.c, s.reward + s.discount * (s.v - s.c * s.q)
 
 
 def general_off_policy_returns_from_q_and_v(
@@ -515,16 +568,14 @@ def general_off_policy_returns_from_q_and_v(
     _check(r_t=r_t, v_t=v_t, discount_t=discount_t)
     _check(**{"r_t[:-1]": r_t[:-1]}, q_t=q_t, c_t=c_t)
     window = Window("r_t", r_t, 0)
-    reads = (
-        Read("r_t"),
-        window.step("q_t", jnp.pad(q_t, (0, 1))),
-        window.step("v_t", v_t),
-        window.step("discount_t", discount_t),
-        window.step("c_t", jnp.pad(c_t, (0, 1))),
+    reads = _GeneralReads(
+        reward=Read("r_t"),
+        q=window.step("q_t", jnp.pad(q_t, (0, 1))),
+        v=window.step("v_t", v_t),
+        discount=window.step("discount_t", discount_t),
+        c=window.step("c_t", jnp.pad(c_t, (0, 1))),
     )
-    (returns,) = window.scan(
-        _general_coefficients, _general_outputs, reads, num_outputs=1, reverse=True, implementation=None
-    )
+    (returns,) = window.scan(reads, _general_coefficients, reverse=True, implementation=None)
     return _stopped(stop_target_gradients, returns)
 
 

@@ -1,7 +1,7 @@
 """Discounted returns."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,23 @@ from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import START, Read
 
 
-def _coefficients(reward, next_value, final_value, at_final, terminated, truncated, last, gamma):
-    cut = terminated | truncated | last
-    successor = jnp.where(cut, successor_value(next_value, final_value, at_final, terminated), 0.0)
-    return jnp.where(cut, 0.0, gamma), reward + gamma * successor
+class Reads(NamedTuple):
+    """What a step reads."""
+
+    reward: Any
+    next_value: Any
+    final_value: Any
+    at_final: Any
+    terminated: Any
+    truncated: Any
+    last: Any
+    gamma: Any
 
 
-def _outputs(reward, next_value, final_value, at_final, terminated, truncated, last, gamma, x, previous):
-    return (x,)
+def coefficients(s):
+    cut = s.terminated | s.truncated | s.last
+    successor = jnp.where(cut, successor_value(s), 0.0)
+    return jnp.where(cut, 0.0, s.gamma), s.reward + s.gamma * successor
 
 
 @over_leaves("rewards")
@@ -81,16 +90,16 @@ def discounted_returns(
             f"truncated (shape {jnp.shape(truncated)}) needs final_values, the value of the true final observation "
             f"(shape {window.step_shape}, read only at truncated steps); rewards has shape {window.shape}."
         )
-    reads = (
-        Read("rewards"),
-        Read(None, 1, window.row("bootstrap_value", bootstrap_value)),
-        *window.at_final(final_values, truncated),
-        window.flag("terminated", terminated),
-        window.flag("truncated", truncated),
-        START,
-        window.coefficient("gamma", gamma),
+    reads = Reads(
+        reward=Read("rewards"),
+        next_value=Read(None, 1, window.row("bootstrap_value", bootstrap_value)),
+        **window.at_final(final_values, truncated),
+        terminated=window.flag("terminated", terminated),
+        truncated=window.flag("truncated", truncated),
+        last=START,
+        gamma=window.coefficient("gamma", gamma),
     )
-    return window.scan(_coefficients, _outputs, reads, num_outputs=1, reverse=True, implementation=implementation)[0]
+    return window.scan(reads, coefficients, reverse=True, implementation=implementation)[0]
 
 
 @jax.tree_util.register_dataclass

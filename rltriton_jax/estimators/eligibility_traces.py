@@ -1,7 +1,7 @@
 """Eligibility traces."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,17 @@ from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import Read
 
 
-def _coefficients(gradient, done_before, gamma_before, lambda_before):
-    return jnp.where(done_before, 0.0, gamma_before * lambda_before), gradient
+class Reads(NamedTuple):
+    """What a step reads."""
+
+    gradient: Any
+    done_before: Any
+    gamma_before: Any
+    lambda_before: Any
 
 
-def _outputs(gradient, done_before, gamma_before, lambda_before, x, previous):
-    return (x,)
+def coefficients(s):
+    return jnp.where(s.done_before, 0.0, s.gamma_before * s.lambda_before), s.gradient
 
 
 @over_leaves("gradients")
@@ -72,11 +77,11 @@ def eligibility_traces(
     [1.  2.5 4. ]
     """
     window = Window("gradients", gradients, time_axis, steps_like=done, like_name="done")
-    reads = (
-        Read("gradients"),
-        window.flag("done", done, shift=-1),
-        window.coefficient("gamma", gamma, shift=-1),
-        window.coefficient("lambda_", lambda_, shift=-1),
+    reads = Reads(
+        gradient=Read("gradients"),
+        done_before=window.flag("done", done, shift=-1),
+        gamma_before=window.coefficient("gamma", gamma, shift=-1),
+        lambda_before=window.coefficient("lambda_", lambda_, shift=-1),
     )
     if initial is not None:
         for name, value in (("gamma", gamma), ("lambda_", lambda_)):
@@ -85,15 +90,8 @@ def eligibility_traces(
                     f"initial (shape {jnp.shape(initial)}) with {name} per step (shape {jnp.shape(value)}): the decay "
                     "into step 0 is undefined. Decay it yourself and add it to gradients[0]."
                 )
-    return window.scan(
-        _coefficients,
-        _outputs,
-        reads,
-        num_outputs=1,
-        reverse=False,
-        initial=window.row("initial", initial),
-        implementation=implementation,
-    )[0]
+    initial = window.row("initial", initial)
+    return window.scan(reads, coefficients, reverse=False, initial=initial, implementation=implementation)[0]
 
 
 @jax.tree_util.register_dataclass

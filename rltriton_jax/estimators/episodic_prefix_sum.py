@@ -1,7 +1,7 @@
 """Episodic prefix sums."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,15 @@ from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import Read
 
 
-def _coefficients(value, cut):
-    return jnp.where(cut, 0.0, 1.0), value
+class Reads(NamedTuple):
+    """What a step reads."""
+
+    value: Any
+    cut: Any
 
 
-def _outputs(value, cut, x, previous):
-    return (x,)
+def coefficients(s):
+    return jnp.where(s.cut, 0.0, 1.0), s.value
 
 
 @over_leaves("inputs")
@@ -67,16 +70,9 @@ def episodic_prefix_sum(
     if boundary not in ("ends_at", "starts_at"):
         raise ValueError(f'boundary is {boundary!r}; use "ends_at" or "starts_at".')
     window = Window("inputs", inputs, time_axis, steps_like=done, like_name="done")
-    reads = (Read("inputs"), window.flag("done", done, shift=-1 if boundary == "ends_at" else 0))
-    return window.scan(
-        _coefficients,
-        _outputs,
-        reads,
-        num_outputs=1,
-        reverse=False,
-        initial=window.row("initial", initial),
-        implementation=implementation,
-    )[0]
+    reads = Reads(value=Read("inputs"), cut=window.flag("done", done, shift=-1 if boundary == "ends_at" else 0))
+    initial = window.row("initial", initial)
+    return window.scan(reads, coefficients, reverse=False, initial=initial, implementation=implementation)[0]
 
 
 @jax.tree_util.register_dataclass

@@ -1,28 +1,39 @@
 """Generalised advantage estimation."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from rltriton_jax.estimators.algebra import successor_value, unless_done
+from rltriton_jax.estimators.algebra import successor_value, td_error, unless_done
 from rltriton_jax.estimators.estimate import Estimate, Estimator
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import Read
 
 
-def _coefficients(reward, value, next_value, final_value, at_final, terminated, truncated, masked, gamma, lambda_):
-    delta = reward + gamma * successor_value(next_value, final_value, at_final, terminated) - value
-    delta = jnp.where(masked & ~terminated, 0.0, delta)
-    return unless_done(gamma * lambda_, terminated, truncated), delta
+class Reads(NamedTuple):
+    """What a step reads."""
+
+    reward: Any
+    value: Any
+    next_value: Any
+    final_value: Any
+    at_final: Any
+    terminated: Any
+    truncated: Any
+    zero_at_truncation: Any
+    gamma: Any
+    lambda_: Any
 
 
-def _outputs(
-    reward, value, next_value, final_value, at_final, terminated, truncated, masked, gamma, lambda_, x, previous
-):
-    return x, x + value
+def coefficients(s):
+    delta = td_error(s, successor_value(s))
+    return unless_done(s.gamma * s.lambda_, s), delta
+
+
+def outputs(s, x, entering):
+    return x, x + s.value
 
 
 @over_leaves("rewards")
@@ -92,22 +103,16 @@ def gae(
     [6. 5. 3.]
     """
     window = Window("rewards", rewards, time_axis)
-    value, *successor = window.successor(
-        values, bootstrap_value, next_values, final_values, truncated, on_truncation=on_truncation
+    reads = Reads(
+        reward=Read("rewards"),
+        **window.successor(values, bootstrap_value, next_values, final_values, truncated, on_truncation=on_truncation),
+        terminated=window.flag("terminated", terminated),
+        truncated=window.flag("truncated", truncated),
+        zero_at_truncation=window.flag("truncated", truncated if on_truncation == "mask" else None),
+        gamma=window.coefficient("gamma", gamma),
+        lambda_=window.coefficient("lambda_", lambda_),
     )
-    reads = (
-        Read("rewards"),
-        value,
-        *successor,
-        window.flag("terminated", terminated),
-        window.flag("truncated", truncated),
-        window.flag("truncated", truncated if on_truncation == "mask" else None),
-        window.coefficient("gamma", gamma),
-        window.coefficient("lambda_", lambda_),
-    )
-    return Estimate(
-        *window.scan(_coefficients, _outputs, reads, num_outputs=2, reverse=True, implementation=implementation)
-    )
+    return Estimate(*window.scan(reads, coefficients, outputs, reverse=True, implementation=implementation))
 
 
 @jax.tree_util.register_dataclass

@@ -1,7 +1,7 @@
 """TD(lambda) returns."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +13,25 @@ from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import START, Read
 
 
-def _coefficients(reward, next_value, final_value, at_final, terminated, truncated, last, gamma, lambda_):
-    cut = terminated | truncated | last
-    bootstrap = jnp.where(cut, 1.0, 1.0 - lambda_)
-    u = reward + gamma * bootstrap * successor_value(next_value, final_value, at_final, terminated)
-    return jnp.where(cut, 0.0, gamma * lambda_), u
+class Reads(NamedTuple):
+    """What a step reads."""
+
+    reward: Any
+    next_value: Any
+    final_value: Any
+    at_final: Any
+    terminated: Any
+    truncated: Any
+    last: Any
+    gamma: Any
+    lambda_: Any
 
 
-def _outputs(reward, next_value, final_value, at_final, terminated, truncated, last, gamma, lambda_, x, previous):
-    return (x,)
+def coefficients(s):
+    cut = s.terminated | s.truncated | s.last
+    bootstrap = jnp.where(cut, 1.0, 1.0 - s.lambda_)
+    u = s.reward + s.gamma * bootstrap * successor_value(s)
+    return jnp.where(cut, 0.0, s.gamma * s.lambda_), u
 
 
 @over_leaves("rewards")
@@ -87,19 +97,18 @@ def lambda_returns(
     [5.5 6. ]
     """
     window = Window("rewards", rewards, time_axis)
-    _, *successor = window.successor(
-        values, bootstrap_value, next_values, final_values, truncated, values_required=False
+    successor = window.successor(values, bootstrap_value, next_values, final_values, truncated, values_required=False)
+    del successor["value"]
+    reads = Reads(
+        reward=Read("rewards"),
+        **successor,
+        terminated=window.flag("terminated", terminated),
+        truncated=window.flag("truncated", truncated),
+        last=START,
+        gamma=window.coefficient("gamma", gamma),
+        lambda_=window.coefficient("lambda_", lambda_),
     )
-    reads = (
-        Read("rewards"),
-        *successor,
-        window.flag("terminated", terminated),
-        window.flag("truncated", truncated),
-        START,
-        window.coefficient("gamma", gamma),
-        window.coefficient("lambda_", lambda_),
-    )
-    return window.scan(_coefficients, _outputs, reads, num_outputs=1, reverse=True, implementation=implementation)[0]
+    return window.scan(reads, coefficients, reverse=True, implementation=implementation)[0]
 
 
 @jax.tree_util.register_dataclass

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rltriton_jax.estimators.window import Window, over_leaves
-from rltriton_jax.scan.primitive import affine_scan
-from rltriton_jax.scan.recurrence import linear
+from rltriton_jax.scan.recurrence import LinearReads, Read, linear_coefficients
 
 
 @over_leaves("inputs")
@@ -55,14 +54,10 @@ def linear_recurrence(
     if not isinstance(reverse, bool | np.bool_):
         raise TypeError(f"reverse is {reverse!r}; pass True to scan from the last step to the first, or False.")
     window = Window("inputs", inputs, time_axis)
-    window.coefficient("weights", weights, signed=True)
+    reads = LinearReads(input=Read("inputs"), weight=window.coefficient("weights", weights, signed=True))
     if jnp.ndim(weights):
         window.data.append(window.operands["weights"])
-    window.row("initial", initial)
-    return affine_scan(
-        linear(reverse=bool(reverse), initial=initial is not None),
-        tuple(window.operands.values()),
-        time_axis=window.axis,
-        dtype=window.dtype,
-        implementation=implementation,
+    initial = window.row("initial", initial)
+    return window.scan(
+        reads, linear_coefficients, reverse=bool(reverse), initial=initial, implementation=implementation
     )[0]

@@ -1,7 +1,7 @@
 """Retrace(lambda)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,24 +13,36 @@ from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import START, Read
 
 
-def _coefficients(
-    reward, q, q_ahead, next_state_value, log_rho, log_rho_ahead, terminated, truncated, last,
-    gamma, lambda_, clip_c, clip_rho,
-):  # fmt: skip
-    cut = terminated | truncated | last
-    c_ahead = clipped_ratio(jnp.where(cut, 0.0, log_rho_ahead), clip_c)
-    u = reward + gamma * jnp.where(terminated, 0.0, next_state_value) - q
-    return jnp.where(cut, 0.0, gamma * lambda_ * c_ahead), u
+class Reads(NamedTuple):
+    """What a step reads."""
+
+    reward: Any
+    q: Any
+    q_ahead: Any
+    next_state_value: Any
+    log_rho: Any
+    log_rho_ahead: Any
+    terminated: Any
+    truncated: Any
+    last: Any
+    gamma: Any
+    lambda_: Any
+    clip_c: Any
+    clip_rho: Any
 
 
-def _outputs(
-    reward, q, q_ahead, next_state_value, log_rho, log_rho_ahead, terminated, truncated, last,
-    gamma, lambda_, clip_c, clip_rho, x, previous,
-):  # fmt: skip
-    goes_on = q_ahead + previous
-    successor = jnp.where(terminated | truncated | last, next_state_value, goes_on)
-    error = reward + gamma * jnp.where(terminated, 0.0, successor) - q
-    return clipped_ratio(log_rho, clip_rho) * error, x + q
+def coefficients(s):
+    cut = s.terminated | s.truncated | s.last
+    c_ahead = clipped_ratio(jnp.where(cut, 0.0, s.log_rho_ahead), s.clip_c)
+    u = s.reward + s.gamma * jnp.where(s.terminated, 0.0, s.next_state_value) - s.q
+    return jnp.where(cut, 0.0, s.gamma * s.lambda_ * c_ahead), u
+
+
+def outputs(s, x, entering):
+    goes_on = s.q_ahead + entering
+    successor = jnp.where(s.terminated | s.truncated | s.last, s.next_state_value, goes_on)
+    error = s.reward + s.gamma * jnp.where(s.terminated, 0.0, successor) - s.q
+    return clipped_ratio(s.log_rho, s.clip_rho) * error, x + s.q
 
 
 @over_leaves("rewards")
@@ -118,24 +130,22 @@ def retrace(
         next_state_value = window.step("next_state_values", next_state_values)
     q = window.step("q_values", q_values)
     log_rho = window.step("log_rhos", log_rhos)
-    reads = (
-        Read("rewards"),
-        q,
-        Read(q.operand, 1),
-        next_state_value,
-        log_rho,
-        Read(log_rho.operand, 1),
-        window.flag("terminated", terminated),
-        window.flag("truncated", truncated),
-        START,
-        window.coefficient("gamma", gamma),
-        window.coefficient("lambda_", lambda_),
-        window.coefficient("clip_c", clip_c),
-        window.coefficient("clip_rho", clip_rho),
+    reads = Reads(
+        reward=Read("rewards"),
+        q=q,
+        q_ahead=Read(q.operand, 1),
+        next_state_value=next_state_value,
+        log_rho=log_rho,
+        log_rho_ahead=Read(log_rho.operand, 1),
+        terminated=window.flag("terminated", terminated),
+        truncated=window.flag("truncated", truncated),
+        last=START,
+        gamma=window.coefficient("gamma", gamma),
+        lambda_=window.coefficient("lambda_", lambda_),
+        clip_c=window.coefficient("clip_c", clip_c),
+        clip_rho=window.coefficient("clip_rho", clip_rho),
     )
-    return Estimate(
-        *window.scan(_coefficients, _outputs, reads, num_outputs=2, reverse=True, implementation=implementation)
-    )
+    return Estimate(*window.scan(reads, coefficients, outputs, reverse=True, implementation=implementation))
 
 
 @jax.tree_util.register_dataclass

@@ -1,40 +1,49 @@
 """V-trace."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from rltriton_jax.estimators.algebra import clipped_ratio, successor_value, unless_done
+from rltriton_jax.estimators.algebra import clipped_ratio, successor_value, td_error, unless_done
 from rltriton_jax.estimators.estimate import Estimate, Estimator
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import START, Read
 
 
-def _delta(reward, value, successor, terminated, masked, gamma):
-    return jnp.where(masked & ~terminated, 0.0, reward + gamma * successor - value)
+class Reads(NamedTuple):
+    """What a step reads."""
+
+    reward: Any
+    value: Any
+    value_ahead: Any
+    next_value: Any
+    final_value: Any
+    at_final: Any
+    log_rho: Any
+    terminated: Any
+    truncated: Any
+    zero_at_truncation: Any
+    last: Any
+    gamma: Any
+    lambda_: Any
+    clip_rho: Any
+    clip_c: Any
+    clip_pg_rho: Any
 
 
-def _coefficients(
-    reward, value, value_ahead, next_value, final_value, at_final, log_rho, terminated, truncated, masked, last,
-    gamma, lambda_, clip_rho, clip_c, clip_pg_rho,
-):  # fmt: skip
-    successor = successor_value(next_value, final_value, at_final, terminated)
-    delta = _delta(reward, value, successor, terminated, masked, gamma)
-    w = unless_done(gamma * lambda_ * clipped_ratio(log_rho, clip_c), terminated, truncated)
-    return w, clipped_ratio(log_rho, clip_rho) * delta
+def coefficients(s):
+    delta = td_error(s, successor_value(s))
+    w = unless_done(s.gamma * s.lambda_ * clipped_ratio(s.log_rho, s.clip_c), s)
+    return w, clipped_ratio(s.log_rho, s.clip_rho) * delta
 
 
-def _outputs(
-    reward, value, value_ahead, next_value, final_value, at_final, log_rho, terminated, truncated, masked, last,
-    gamma, lambda_, clip_rho, clip_c, clip_pg_rho, x, previous,
-):  # fmt: skip
-    successor = successor_value(next_value, final_value, at_final, terminated)
-    corrected = jnp.where(terminated | truncated | last, successor, value_ahead + lambda_ * previous)
-    advantage = _delta(reward, value, corrected, terminated, masked, gamma)
-    return clipped_ratio(log_rho, clip_pg_rho) * advantage, x + value
+def outputs(s, x, entering):
+    goes_on = s.value_ahead + s.lambda_ * entering
+    corrected = jnp.where(s.terminated | s.truncated | s.last, successor_value(s), goes_on)
+    return clipped_ratio(s.log_rho, s.clip_pg_rho) * td_error(s, corrected), x + s.value
 
 
 @over_leaves("rewards")
@@ -116,32 +125,29 @@ def vtrace(
     [0.75 0.5 ]
     """
     window = Window("rewards", rewards, time_axis)
-    value, *successor = window.successor(
+    successor = window.successor(
         values, bootstrap_value, next_values, final_values, truncated, on_truncation=on_truncation
     )
     if next_values is None:  # V' inside an episode and the window is values[t+1] itself
-        value_ahead, last = successor[0], Read(flag=True)
+        value_ahead, last = successor["next_value"], Read(flag=True)
     else:
         value_ahead, last = Read("values", 1), START
-    reads = (
-        Read("rewards"),
-        value,
-        value_ahead,
-        *successor,
-        window.step("log_rhos", log_rhos),
-        window.flag("terminated", terminated),
-        window.flag("truncated", truncated),
-        window.flag("truncated", truncated if on_truncation == "mask" else None),
-        last,
-        window.coefficient("gamma", gamma),
-        window.coefficient("lambda_", lambda_),
-        window.coefficient("clip_rho", clip_rho),
-        window.coefficient("clip_c", clip_c),
-        window.coefficient("clip_pg_rho", clip_pg_rho),
+    reads = Reads(
+        reward=Read("rewards"),
+        **successor,
+        value_ahead=value_ahead,
+        log_rho=window.step("log_rhos", log_rhos),
+        terminated=window.flag("terminated", terminated),
+        truncated=window.flag("truncated", truncated),
+        zero_at_truncation=window.flag("truncated", truncated if on_truncation == "mask" else None),
+        last=last,
+        gamma=window.coefficient("gamma", gamma),
+        lambda_=window.coefficient("lambda_", lambda_),
+        clip_rho=window.coefficient("clip_rho", clip_rho),
+        clip_c=window.coefficient("clip_c", clip_c),
+        clip_pg_rho=window.coefficient("clip_pg_rho", clip_pg_rho),
     )
-    return Estimate(
-        *window.scan(_coefficients, _outputs, reads, num_outputs=2, reverse=True, implementation=implementation)
-    )
+    return Estimate(*window.scan(reads, coefficients, outputs, reverse=True, implementation=implementation))
 
 
 @jax.tree_util.register_dataclass

@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from rltriton_jax.scan.primitive import affine_scan
-from rltriton_jax.scan.recurrence import Read, Recurrence
+from rltriton_jax.scan.recurrence import Read, Recurrence, state_alone
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -159,10 +159,11 @@ class Window:
         *,
         on_truncation: str = "bootstrap",
         values_required: bool = True,
-    ) -> tuple[Read, Read, Read, Read]:
-        """The reads of V(s_t), of V at the next row, of V at the true final observation, and of where that one counts.
+    ) -> dict[str, Read]:
+        """The read `value`, and those of which the algebra's `successor_value` makes V'.
 
-        The algebra's `successor_value` makes V' of the last three.
+        They are `next_value`, V at the next step, `final_value`, V at the true final observation, and `at_final`, where
+        that counts.
         """
         if on_truncation not in ("bootstrap", "mask"):
             raise ValueError(f'on_truncation is {on_truncation!r}; use "bootstrap" or "mask".')
@@ -190,7 +191,7 @@ class Window:
                 f"the shape {self.step_shape} of {self.name}, or values with bootstrap_value."
             )
         if values is None and not values_required:
-            return Read(), self.step("next_values", next_values), Read(), Read(flag=True)
+            return {"value": Read(), "next_value": self.step("next_values", next_values), **self.at_final(None, None)}
         value = self.step("values", values, extra_row=True)
         extra_row = self.operands["values"].shape != self.step_shape
         if extra_row:
@@ -202,7 +203,7 @@ class Window:
                         f"{jnp.shape(other)}) out, or pass values without its last step."
                     )
         if next_values is not None:
-            return value, self.step("next_values", next_values), Read(), Read(flag=True)
+            return {"value": value, "next_value": self.step("next_values", next_values), **self.at_final(None, None)}
         if bootstrap_value is None and not extra_row:
             raise ValueError(
                 f"nothing gives the value of the state after the last step: {self.name} and values have shape "
@@ -210,14 +211,17 @@ class Window:
                 f"with one step more, or next_values of shape {self.step_shape}."
             )
         following = Read(value.operand, 1, self.row("bootstrap_value", bootstrap_value))
-        return value, following, *self.at_final(final_values, truncated)
+        return {"value": value, "next_value": following, **self.at_final(final_values, truncated)}
 
-    def at_final(self, final_values, truncated) -> tuple[Read, Read]:
-        """The reads of V at the true final observation, and of where it counts."""
+    def at_final(self, final_values, truncated) -> dict[str, Read]:
+        """The reads `final_value`, V at the true final observation, and `at_final`, where it counts."""
         self.refuse_final_values_alone(final_values, truncated)
         if final_values is None:
-            return Read(), Read(flag=True)
-        return self.step("final_values", final_values), self.flag("truncated", truncated)
+            return {"final_value": Read(), "at_final": Read(flag=True)}
+        return {
+            "final_value": self.step("final_values", final_values),
+            "at_final": self.flag("truncated", truncated),
+        }
 
     def refuse_final_values_alone(self, final_values, truncated) -> None:
         if final_values is not None and truncated is None:
@@ -262,18 +266,16 @@ class Window:
 
     def scan(
         self,
-        coefficients: Callable[..., Any],
-        outputs: Callable[..., tuple[Any, ...]],
-        reads: tuple[Read, ...],
+        reads: Any,
+        coefficients: Callable[[Any], tuple[Any, Any]],
+        outputs: Callable[[Any, Any, Any], tuple[Any, ...]] = state_alone,
         *,
-        num_outputs: int,
         reverse: bool,
         implementation: str | None,
         initial: str | None = None,
     ) -> tuple[jax.Array, ...]:
-        recurrence = Recurrence(
-            tuple(self.operands), reads, coefficients, outputs, num_outputs, reverse=reverse, initial=initial
-        )
+        """The outputs of the recurrence on the operands kept so far; `Recurrence` says what the arguments are."""
+        recurrence = Recurrence(tuple(self.operands), reads, coefficients, outputs, reverse=reverse, initial=initial)
         operands = tuple(self.operands.values())
         return affine_scan(recurrence, operands, time_axis=self.axis, dtype=self.dtype, implementation=implementation)
 

@@ -1,11 +1,46 @@
 """Everything of JAX that is private or differs between its versions, each with the reason for its use."""
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax._src import checkify as _checkify
+from jax._src import dispatch
+from jax._src.sharding_impls import ShardingContext, SPMDAxisContext
+from jax.core import ShapedArray
 from jax.experimental import checkify
 from jax.extend.core import Primitive
+from jax.interpreters import mlir, xla
+
+
+def run_eagerly(primitive: Primitive) -> None:
+    """Lets eager calls run as a compiled program that is cached; a `jax.jit` made at each call would compile again."""
+    primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
+
+
+def show_devices(primitive: Primitive) -> None:
+    """Lets the lowering of `primitive` know how many devices there are, which it is not told otherwise."""
+    dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
+def num_automatic_devices(ctx: mlir.LoweringRuleContext) -> int:
+    """Over how many devices XLA may split what is lowered; lowering rules have no public way to ask."""
+    context = ctx.module_context.axis_context
+    return context.num_devices if isinstance(context, ShardingContext) else 1
+
+
+def automatic_axes_beside_manual(ctx: mlir.LoweringRuleContext) -> dict[Any, int]:
+    """In the body of a `shard_map`, the mesh axes over which XLA may still split; there is no public way to ask."""
+    context = ctx.module_context.axis_context
+    if not isinstance(context, SPMDAxisContext):
+        return {}
+    return {name: n for name, n in context.mesh.shape.items() if name not in context.manual_axes}
+
+
+def varying_axes(aval: ShapedArray) -> frozenset[Any]:
+    """The manual mesh axes along which a value differs between devices; JAX before 0.10 has it as `vma`."""
+    return aval.manual_axis_type.varying
 
 
 def check_under_checkify(primitive: Primitive, check: Callable[..., None]) -> None:

@@ -1,11 +1,15 @@
-"""What a recurrence is: which operands each step reads, and the algebra on them."""
+"""What a recurrence is: what each step reads, by name, and the algebra on that."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import Literal
+
+from rltriton_jax.scan.algebra import check_algebra
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,11 @@ COMPOSITE = "composite"
 """In place of indices of outputs: asks for the affine map (w, u) of all steps together, of size 1 along time."""
 
 
+def state_alone(s, x, entering):
+    """The outputs of a recurrence whose result is its state."""
+    return (x,)
+
+
 @dataclass(frozen=True)
 class Recurrence:
     """A first-order linear recurrence over time, with the algebra before and after it.
@@ -44,62 +53,94 @@ class Recurrence:
         backward:  x[t] = u[t] + w[t] * x[t+1]
         forward:   x[t] = u[t] + w[t] * x[t-1]
 
-    `coefficients(*reads)` gives (w, u). `outputs(*reads, x, previous)` gives the outputs, where `previous` is the
-    state that entered step t (x[t+1] or x[t-1]). Both are written once, in the part of `jax.numpy` that
-    `rltriton_jax.scan.tile_math` also has: the same functions run in jnp and inside the Triton kernel. What an
-    output must not depend on is taken out with `jnp.where`, never by a product with 0.
+    A step reads what `reads` lists, a NamedTuple of `Read`, and the algebra sees it by the same names, as `s`:
+    `coefficients(s)` gives (w, u), and `outputs(s, x, entering)` a tuple of results, where `entering` is the state that
+    entered step t (x[t+1] or x[t-1]). Both are written once, in the Python that `rltriton_jax.scan.algebra` allows, and
+    run in jnp and inside the Triton kernel. What a result must not depend on is taken out with `jnp.where`, never by a
+    product with 0.
 
     Attributes:
       operands: names in the order in which the primitive takes them; the first one spans all steps.
-      reads: what each step reads, in the order of the algebra's arguments.
-      coefficients: reads -> (w, u).
-      outputs: reads, x, previous -> tuple of outputs.
-      num_outputs: how many outputs that is.
+      reads: what each step reads, by name.
+      coefficients: s -> (w, u).
+      outputs: s, x, entering -> tuple of results; left out where x is the result.
       reverse: True for a backward scan.
       initial: the operand (one row) that is the state before the first step; 0 when None.
     """
 
     operands: tuple[str, ...]
-    reads: tuple[Read, ...]
-    coefficients: Callable[..., tuple[Any, Any]]
-    outputs: Callable[..., tuple[Any, ...]]
-    num_outputs: int
-    reverse: bool
+    reads: Any
+    coefficients: Callable[[Any], tuple[Any, Any]]
+    outputs: Callable[[Any, Any, Any], tuple[Any, ...]] = state_alone
+    reverse: bool = True
     initial: str | None = None
+
+    def __post_init__(self):
+        if not isinstance(self.reads, tuple) or not hasattr(self.reads, "_fields"):
+            raise TypeError(
+                f"reads is a {type(self.reads).__name__}; pass a NamedTuple of Read, whose names s will have."
+            )
+        _num_outputs(self.reads, self.coefficients, self.outputs)
+
+    @property
+    def num_outputs(self) -> int:
+        return _num_outputs(self.reads, self.coefficients, self.outputs)
 
     @property
     def state(self) -> int:
-        """The index by which the primitive's `outputs` parameter asks for x itself, in the scan's own dtype."""
+        """The index by which the primitive's parameter `wanted` asks for x itself, in the scan's own dtype."""
         return self.num_outputs
 
+    def named(self, values) -> Any:
+        """Values in the order of `reads`, by name."""
+        return type(self.reads)(*values)
 
-def _linear_coefficients(inputs, weights):
-    return weights, inputs
+    def reading(self, reads: Sequence[Read], **changes) -> "Recurrence":
+        """The same algebra on other reads in the same order."""
+        return replace(self, reads=self.named(reads), **changes)
 
 
-def _state_output(inputs, weights, x, previous):
-    return (x,)
+@functools.cache
+def _num_outputs(reads, coefficients, outputs) -> int:
+    """How many results `outputs` gives; refuses an algebra that the kernel would not understand."""
+    for function in (coefficients, outputs):
+        check_algebra(function)
+    s = type(reads)(*(jax.ShapeDtypeStruct((), bool if r.flag else jnp.float32) for r in reads))
+    pair = jax.eval_shape(coefficients, s)
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise ValueError(f"{coefficients.__qualname__} must return the pair (w, u); it returns {pair}.")
+    state = jax.ShapeDtypeStruct((), jnp.float32)
+    results = jax.eval_shape(outputs, s, state, state)
+    if not isinstance(results, tuple):
+        raise ValueError(f"{outputs.__qualname__} must return a tuple of results, (x,) for one; it returns {results}.")
+    return len(results)
+
+
+class LinearReads(NamedTuple):
+    """What a step of the bare recurrence reads."""
+
+    input: Any
+    weight: Any
+
+
+def linear_coefficients(s):
+    return s.weight, s.input
 
 
 def linear(*, reverse: bool, weight_shift: int = 0, initial: bool = False) -> Recurrence:
     """The bare recurrence. With a `weight_shift` the weight that step t applies is read at t + weight_shift."""
     return Recurrence(
         operands=("inputs", "weights", "initial") if initial else ("inputs", "weights"),
-        reads=(Read("inputs"), Read("weights", weight_shift)),
-        coefficients=_linear_coefficients,
-        outputs=_state_output,
-        num_outputs=1,
+        reads=LinearReads(input=Read("inputs"), weight=Read("weights", weight_shift)),
+        coefficients=linear_coefficients,
         reverse=reverse,
         initial="initial" if initial else None,
     )
 
 
 def is_linear(recurrence: Recurrence) -> bool:
-    return recurrence.coefficients is _linear_coefficients
-
-
-def weight_shift(recurrence: Recurrence) -> int:
-    return recurrence.reads[1].shift
+    """Is it the bare recurrence, which is differentiated by itself?"""
+    return isinstance(recurrence.reads, LinearReads)
 
 
 def without_sums(recurrence: Recurrence) -> tuple[Recurrence, dict[str, tuple[str, str]]]:
@@ -114,11 +155,11 @@ def without_sums(recurrence: Recurrence) -> tuple[Recurrence, dict[str, tuple[st
         reads.append(r)
     summed = {name for pair in sums.values() for name in pair}
     kept = [name for name in recurrence.operands if name not in summed]
-    return replace(recurrence, operands=(*kept, *sums), reads=tuple(reads)), sums
+    return recurrence.reading(reads, operands=(*kept, *sums)), sums
 
 
 def depends(function: Callable[..., tuple[Any, ...]], arguments: Sequence[Any], i: int) -> list[bool]:
-    """For each output of `function`: can it change with argument i? Read off the traced program."""
+    """For each result of `function`: can it change with argument i? Read off the traced program."""
     jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
     moving = {jaxpr.invars[i]}
     for eqn in jaxpr.eqns:

@@ -1,23 +1,56 @@
-"""What the rules of every primitive here share: binding, the type of a result, and batching.
+"""What the primitives here share: registering their rules, binding, the type of a result, and batching.
 
-Operands of a primitive have one rank, but for last axes of terms that it sums. On every axis an operand has the full
-size or 1: it is then the same all along.
+Operands of a primitive have one rank, except that those of a sum have one axis more, the last, for its terms. On every
+axis an operand has the full size or 1: it is then the same all along.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from rltriton_jax.scan.jax_internals import run_eagerly, show_devices, varying_axes
+
+
+def define(
+    name: str,
+    *,
+    abstract_eval: Callable[..., Any],
+    batch: Callable[..., Any],
+    jvp: Callable[..., Any],
+    transpose: Callable[..., Any],
+    lower: Mapping[str | None, Callable[..., Any]],
+    multiple_results: bool = False,
+    for_devices: bool = False,
+) -> Primitive:
+    """A primitive with all of its rules; `lower` has one for each platform, and one for all others at None.
+
+    `for_devices` says that the lowering asks how many devices there are.
+    """
+    primitive = Primitive(name)
+    primitive.multiple_results = multiple_results
+    run_eagerly(primitive)
+    if for_devices:
+        show_devices(primitive)
+    primitive.def_abstract_eval(abstract_eval)
+    batching.primitive_batchers[primitive] = batch
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transpose
+    for platform, rule in lower.items():
+        mlir.register_lowering(primitive, rule, platform=platform)
+    return primitive
 
 
 def bind(primitive: Primitive, *operands, **params):
     """Binds `primitive` to operands that vary over the same manual axes, as `shard_map` wants them to."""
-    varying = [jax.typeof(x).manual_axis_type.varying for x in operands]
+    varying = [varying_axes(jax.typeof(x)) for x in operands]
     everywhere = frozenset().union(*varying)
     cast = [
         lax.pcast(x, tuple(sorted(everywhere - v)), to="varying") if everywhere - v else x
@@ -47,7 +80,7 @@ def _common_axis(avals, d):
 def aligned(args, dims):
     """Batched operands with the new axis where the fullest of them has it; what is not batched gets size 1 there.
 
-    Axes that only some operands have come last, and stay so.
+    The axis of terms, which only the operands of a sum have, stays the last.
     """
 
     def fullness(i):

@@ -7,7 +7,9 @@ import types
 import jax
 import numpy as np
 
-from rltriton_jax.scan.launch import Plan, entry
+from rltriton_jax.scan.triton import algebra
+from rltriton_jax.scan.triton.launch import constants, kernel_for
+from rltriton_jax.scan.triton.plan import Plan
 
 _LOCK = threading.Lock()
 
@@ -58,7 +60,7 @@ def _interpreted(function):
     names = dict(function.fn.__globals__)
     copy = types.FunctionType(function.fn.__code__, names, function.fn.__name__)
     copy.__annotations__ = dict(function.fn.__annotations__)
-    names.update({name: _twin_of(names[name]) for name in function.fn.__code__.co_names if name in names})
+    names.update({name: _interpreted_twin(names[name]) for name in function.fn.__code__.co_names if name in names})
     return InterpretedFunction(copy)
 
 
@@ -76,29 +78,29 @@ class _Device:
         return self.fn(*args, **kwargs)
 
 
-def _twin_of(value):
+def _interpreted_twin(value):
     import triton
 
     if isinstance(value, triton.JITFunction) and not value.fn.__module__.startswith("triton"):
         return _Device(value)
-    if isinstance(value, types.ModuleType) and value.__name__ == "rltriton_jax.scan.tile_math":
+    if value is algebra:
         return types.SimpleNamespace(
-            **{k: _twin_of(v) for k, v in vars(value).items() if isinstance(v, triton.JITFunction)}
+            **{k: _interpreted_twin(v) for k, v in vars(value).items() if isinstance(v, triton.JITFunction)}
         )
     return value
 
 
-def interpreted(plan: Plan, operands):
+def run_interpreted(plan: Plan, operands):
     """The interpreter's run, as a host callback."""
-    return jax.pure_callback(functools.partial(_run, plan), tuple(plan.wanted), *operands, vmap_method="sequential")
+    return jax.pure_callback(functools.partial(_run, plan), tuple(plan.results), *operands, vmap_method="sequential")
 
 
 def _run(plan: Plan, *operands):
     arrays = [np.ascontiguousarray(o) for o in operands]
-    written, scratch = ([np.zeros(r.shape, r.dtype) for r in results] for results in (plan.wanted, plan.scratch))
+    written, scratch = ([np.zeros(r.shape, r.dtype) for r in results] for results in (plan.results, plan.scratch))
     pointers = [*arrays, *scratch[-1:], *written, *scratch[:-1]]
-    kernel = entry(len(arrays), len(written), bool(scratch), False)
+    kernel = kernel_for(len(arrays), len(written), bool(scratch), False)
     with _LOCK, np.errstate(all="ignore"):
-        twins = {name: _twin_of(value) for name, value in plan.constants.items()}
+        twins = {name: _interpreted_twin(value) for name, value in constants(plan).items()}
         _interpreted(kernel)[(plan.programs,)](*map(_HostArray, pointers), **twins)
     return tuple(written)

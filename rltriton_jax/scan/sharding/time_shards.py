@@ -1,4 +1,4 @@
-"""A scan whose time is split over devices: each scans its own steps, from a state that it computes of all composites.
+"""A scan whose time is split over devices: each scans its own steps, from a state that it makes of all composites.
 
 What moves is one row a shifted read, from the neighbour, and one composite (w, u) a row, to everybody.
 """
@@ -10,16 +10,16 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from rltriton_jax.scan.lax_scan import compute_dtype, initial_state, num_steps, reduce_composites, row_slice
-from rltriton_jax.scan.neighbours import outside, row_from_neighbour
-from rltriton_jax.scan.products import mul0
+from rltriton_jax.scan.plain.neighbours import outside, step_from_neighbour
+from rltriton_jax.scan.plain.products import zero_wins
+from rltriton_jax.scan.plain.scan import compute_dtype, initial_state, num_steps, reduce_composites, steps_between
 from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence
 
 
-def divisible(recurrence: Recurrence, operands, time_axis: int):
-    """The same scan with reads and operands that a device can have a part of: no row T + 1, no first step.
+def without_edge_rows(recurrence: Recurrence, operands, time_axis: int):
+    """The same scan with operands of T steps or 1, and without `START`, so that each device can have its part of it.
 
-    The row T + 1 of an operand becomes an operand of its own. What is the same at all steps is read unshifted.
+    The step T + 1 of an operand becomes an operand of its own. What is the same at all steps is read without a shift.
     """
     steps = num_steps(operands, time_axis)
     named = dict(zip(recurrence.operands, operands, strict=True))
@@ -29,15 +29,15 @@ def divisible(recurrence: Recurrence, operands, time_axis: int):
         edge = Read(None, 1 if recurrence.reverse else -1, "start", flag=True)
         reads = [edge if r == START else r for r in reads]
     for name, x in zip(recurrence.operands, operands, strict=True):
-        rows = x.shape[time_axis]
-        if rows == 1 != steps:
+        held = x.shape[time_axis]
+        if held == 1 != steps:
             reads = [replace(r, shift=0, beyond=None) if r.operand == name else r for r in reads]
-        elif rows == steps + 1:
+        elif held == steps + 1:
             last = f"{name} at T"
-            named[last] = row_slice(x, steps, rows, time_axis)
-            named[name] = row_slice(x, 0, steps, time_axis)
+            named[last] = steps_between(x, steps, held, time_axis)
+            named[name] = steps_between(x, 0, steps, time_axis)
             reads = [replace(r, beyond=last) if r.operand == name and r.shift == 1 else r for r in reads]
-    return replace(recurrence, operands=tuple(named), reads=tuple(reads)), tuple(named.values())
+    return recurrence.reading(reads, operands=tuple(named)), tuple(named.values())
 
 
 def _with_neighbours(recurrence: Recurrence, operands, time_axis: int, dtype, names):
@@ -51,12 +51,12 @@ def _with_neighbours(recurrence: Recurrence, operands, time_axis: int, dtype, na
             if r.operand is None:
                 row = jnp.where(outside(r.shift, names), row, jnp.zeros_like(row))
             else:
-                row = row_from_neighbour(named[r.operand], r.shift, row, time_axis, names)
+                row = step_from_neighbour(named[r.operand], r.shift, row, time_axis, names)
             name = f"row beyond {len(named)}"
             named[name] = row
             r = replace(r, beyond=name)
         reads.append(r)
-    return replace(recurrence, operands=tuple(named), reads=tuple(reads)), tuple(named.values())
+    return recurrence.reading(reads, operands=tuple(named)), tuple(named.values())
 
 
 def _entering_state(w, u, initial, *, reverse: bool, names):
@@ -69,7 +69,7 @@ def _entering_state(w, u, initial, *, reverse: bool, names):
         jnp.where(before, composites[:, 0], 1), jnp.where(before, composites[:, 1], 0), axis=0, reverse=reverse
     )
     w, u = jnp.squeeze(w, 0), jnp.squeeze(u, 0)
-    return u if initial is None else u + mul0(w, initial)
+    return u if initial is None else u + zero_wins(w, initial)
 
 
 def scan_part(
@@ -78,14 +78,14 @@ def scan_part(
     recurrence: Recurrence,
     time_axis: int,
     dtype,
-    outputs,
+    wanted,
     scan: Callable[..., Any],
 ):
     """This device's part of the outputs; `scan` does one device's work."""
     layout = {"time_axis": time_axis, "dtype": dtype}
     initial = initial_state(recurrence, operands, dtype)
     recurrence, operands = _with_neighbours(recurrence, operands, time_axis, dtype, names)
-    w, u = scan(*operands, recurrence=replace(recurrence, initial=None), outputs=COMPOSITE, **layout)
+    w, u = scan(*operands, recurrence=replace(recurrence, initial=None), wanted=COMPOSITE, **layout)
     state = _entering_state(w, u, initial, reverse=recurrence.reverse, names=names)
     seeded = replace(recurrence, operands=(*recurrence.operands, "entering state"), initial="entering state")
-    return scan(*operands, state, recurrence=seeded, outputs=outputs, **layout)
+    return scan(*operands, state, recurrence=seeded, wanted=wanted, **layout)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from rltriton_jax.scan.neighbours import shifted
-from rltriton_jax.scan.products import mul0, scaled
+from rltriton_jax.scan.plain.neighbours import shifted
+from rltriton_jax.scan.plain.products import scaled, zero_wins
 from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence, without_sums
 
 
@@ -22,12 +22,15 @@ def num_steps(operands, time_axis: int) -> int:
 
 
 def num_terms(operands) -> list[Any]:
-    """How many terms each operand of a weighted sum has, on an axis more than the first operand's; 1 for others."""
+    """How many products each operand is part of a sum of, on an axis that the first operand lacks; 1 for most."""
     return [o.shape[-1] if o.ndim > operands[0].ndim else 1 for o in operands]
 
 
 def output_shape(operands, time_axis: int) -> tuple[Any, ...]:
-    """But for an axis of terms, operands share a rank; sizes agree or are 1. Time may also be one step longer."""
+    """The common shape [T, batch] of the operands, whose sizes on an axis agree or are 1.
+
+    Operands of a sum have one axis more, for its terms, which does not count; time may also be one step longer.
+    """
     steps, ndim = num_steps(operands, time_axis), operands[0].ndim
     batch = jnp.broadcast_shapes(*(o.shape[:time_axis] + o.shape[time_axis + 1 : ndim] for o in operands))
     return (*batch[:time_axis], steps, *batch[time_axis:])
@@ -49,7 +52,7 @@ def sums_taken(recurrence: Recurrence, operands, *, dtype):
     return plain, tuple(named[name] for name in plain.operands)
 
 
-def row_slice(x, start, stop, axis):
+def steps_between(x, start, stop, axis):
     return lax.slice_in_dim(x, start, stop, axis=axis)
 
 
@@ -83,20 +86,23 @@ def _read(read: Read, named, steps, time_axis, ndim, dtype, reverse):
         shape[time_axis] = steps
         return shifted(_split_as(first, jnp.broadcast_to(nothing, shape), time_axis), read.shift, beyond, time_axis)
     x = value(read.operand)
-    rows = x.shape[time_axis]
-    if rows == steps + 1:
-        return row_slice(x, read.shift, steps + read.shift, time_axis)
-    if read.shift == 0 or (rows == 1 and steps != 1):
+    held = x.shape[time_axis]
+    if held == steps + 1:
+        return steps_between(x, read.shift, steps + read.shift, time_axis)
+    if read.shift == 0 or (held == 1 and steps != 1):
         return x
     return shifted(x, read.shift, beyond, time_axis)
 
 
 def gather(recurrence: Recurrence, operands, *, time_axis: int, dtype):
-    """Everything the algebra reads, as arrays of one rank in the scan's dtype."""
+    """Everything the algebra reads, by name, as arrays of one rank in the scan's dtype."""
     named = dict(zip(recurrence.operands, operands, strict=True))
     steps = num_steps(operands, time_axis)
     ndim = operands[0].ndim
-    return [_read(r, named, steps, time_axis, ndim, compute_dtype(dtype), recurrence.reverse) for r in recurrence.reads]
+    state = compute_dtype(dtype)
+    return recurrence.named(
+        _read(r, named, steps, time_axis, ndim, state, recurrence.reverse) for r in recurrence.reads
+    )
 
 
 def initial_state(recurrence: Recurrence, operands, dtype):
@@ -112,7 +118,7 @@ def entering(x, initial, *, time_axis: int, reverse: bool):
 
 def _compose(older, newer):
     (w1, u1), (w2, u2) = older, newer
-    return mul0(w2, w1), mul0(w2, u1) + u2
+    return zero_wins(w2, w1), zero_wins(w2, u1) + u2
 
 
 def reduce_composites(w, u, *, axis: int, reverse: bool):
@@ -133,7 +139,7 @@ def _scan(w, u, initial, *, time_axis, reverse, sequential):
     if initial is not None:
         first = steps - 1 if reverse else 0
         at_first = lax.broadcasted_iota(jnp.int32, [steps if a == time_axis else 1 for a in range(u.ndim)], time_axis)
-        u = u + jnp.where(at_first == first, mul0(w, initial), 0)
+        u = u + jnp.where(at_first == first, zero_wins(w, initial), 0)
     if not sequential:
         if not isinstance(steps, int):
             raise ValueError(
@@ -143,7 +149,7 @@ def _scan(w, u, initial, *, time_axis, reverse, sequential):
         return lax.associative_scan(_compose, (w, u), reverse=reverse, axis=time_axis)[1]
 
     def step(x, wu):
-        x = wu[1] + mul0(wu[0], x)
+        x = wu[1] + zero_wins(wu[0], x)
         return x, x
 
     rows = [jnp.moveaxis(a, time_axis, 0) for a in (w, u)]
@@ -151,32 +157,31 @@ def _scan(w, u, initial, *, time_axis, reverse, sequential):
     return jnp.moveaxis(lax.scan(step, start, tuple(rows), reverse=reverse)[1], 0, time_axis)
 
 
-def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, outputs, sequential: bool):
-    """Algebra, scan, algebra, each in jnp; returns the outputs whose indices `outputs` lists, or the composite."""
+def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted, sequential: bool):
+    """Algebra, scan, algebra, each in jnp; returns the outputs whose indices `wanted` lists, or the composite."""
     recurrence, operands = sums_taken(recurrence, operands, dtype=dtype)
-    if outputs == COMPOSITE:
+    if wanted == COMPOSITE:
         return composite(*operands, recurrence=recurrence, time_axis=time_axis, dtype=dtype)
     shape = output_shape(operands, time_axis)
     if 0 in shape:
-        return tuple(jnp.zeros(shape, compute_dtype(dtype) if i == recurrence.state else dtype) for i in outputs)
+        return tuple(jnp.zeros(shape, compute_dtype(dtype) if i == recurrence.state else dtype) for i in wanted)
     reads = gather(recurrence, operands, time_axis=time_axis, dtype=dtype)
     initial = initial_state(recurrence, operands, dtype)
-    w, u = recurrence.coefficients(*reads)
+    w, u = recurrence.coefficients(reads)
     x = _scan(w, u, initial, time_axis=time_axis, reverse=recurrence.reverse, sequential=sequential)
     x = jnp.broadcast_to(x, shape)
-    return finish(recurrence, reads, x, initial, time_axis=time_axis, dtype=dtype, outputs=outputs)
+    return finish(recurrence, reads, x, initial, time_axis=time_axis, dtype=dtype, wanted=wanted)
 
 
 def composite(*operands, recurrence: Recurrence, time_axis: int, dtype):
     """The affine map (w, u) from the state before all steps to the state after them, of size 1 along time."""
     shape = output_shape(operands, time_axis)
     reads = gather(recurrence, operands, time_axis=time_axis, dtype=dtype)
-    w, u = (jnp.broadcast_to(a, shape) for a in recurrence.coefficients(*reads))
+    w, u = (jnp.broadcast_to(a, shape) for a in recurrence.coefficients(reads))
     return reduce_composites(w, u, axis=time_axis, reverse=recurrence.reverse)
 
 
-def finish(recurrence: Recurrence, reads, x, initial, *, time_axis, dtype, outputs):
+def finish(recurrence: Recurrence, reads, x, initial, *, time_axis, dtype, wanted):
     """The outputs from the scan's state."""
-    previous = entering(x, initial, time_axis=time_axis, reverse=recurrence.reverse)
-    results = recurrence.outputs(*reads, x, previous)
-    return tuple(x if i == recurrence.state else jnp.broadcast_to(results[i], x.shape).astype(dtype) for i in outputs)
+    results = recurrence.outputs(reads, x, entering(x, initial, time_axis=time_axis, reverse=recurrence.reverse))
+    return tuple(x if i == recurrence.state else jnp.broadcast_to(results[i], x.shape).astype(dtype) for i in wanted)

@@ -1,18 +1,22 @@
 """The tile that a program works on, and its choice by shape."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 
 @dataclass(frozen=True)
 class Tile:
-    """`block` rows by `groups * slices` steps on `warps` warps, `pieces` times over; time is `chunks` of that.
+    """What one program of the grid works on, and how it is divided; `kernel` has a picture.
 
     Attributes:
-      width: how many steps are read at once: 4 where the steps of a row adjoin in memory, 1 where rows do. `slices` is
-        a multiple of it.
-      registers: how many a thread may have, 0 for as many as the compiler thinks. It thinks of programs that share a
-        multiprocessor, and to have more of them begins loads late.
+      width: how many steps of a row are read at once: 4 where the steps of a row adjoin in memory, 1 where rows do.
+      block: how many rows.
+      groups: how many groups of steps; a group is what one thread of each row works on.
+      slices: how many steps a group has; a multiple of `width`.
+      warps: how many warps share the work.
+      chunks: into how many parts time is split, each for a program of its own.
+      pieces: how many tiles a program takes one after the other.
+      registers: how many a thread may have; 0 leaves it to the compiler, which saves registers so that more programs
+        share a multiprocessor, and for that starts loads later.
     """
 
     width: int
@@ -24,12 +28,20 @@ class Tile:
     pieces: int = 1
     registers: int = 128
 
-    CONSTANTS: ClassVar = ("WIDTH", "BLOCK", "GROUPS", "SLICES", "PIECES", "CHUNKS", "REGISTERS")
+    @property
+    def piece_steps(self) -> int:
+        """How many steps a program takes at once."""
+        return self.groups * self.slices
 
-    def constants(self) -> dict[str, int]:
-        registers = min(self.registers, 2**16 // (32 * self.warps))  # a multiprocessor has 2**16
-        sizes = self.width, self.block, self.groups, self.slices, self.pieces, self.chunks, registers
-        return dict(zip(self.CONSTANTS, sizes, strict=True))
+    @property
+    def steps(self) -> int:
+        """How many steps all programs of a block of rows take."""
+        return self.piece_steps * self.pieces * self.chunks
+
+    @property
+    def register_limit(self) -> int:
+        """What a thread may have of the 2**16 registers of a multiprocessor."""
+        return min(self.registers, 2**16 // (32 * self.warps))
 
     def blocks(self, rows: int) -> int:
         return -(-rows // self.block)
@@ -47,7 +59,7 @@ def choose_tile(steps: int, rows: int, steps_adjoin: bool, streams: int) -> Tile
     What decides is how many steps a thread holds: enough loads in flight to hide the latency of memory, few enough
     registers that several programs share a multiprocessor. Measured on one NVIDIA H200, float32 GAE, as the ratio to an
     elementwise pass over the same bytes; (block, groups, slices, warps), then pieces or chunks, with 128 registers or,
-    after the stroke, as many as the compiler thinks:
+    after the stroke, as many as the compiler chooses:
 
         rows x steps     steps adjoin                              rows adjoin
         65536 x 32       (16, 8, 4, 4) 1.07, (16, 4, 8, 2) 1.11    (32, 4, 8, 4) 1.04 / 1.07, (32, 2, 16, 2) 1.05
@@ -60,10 +72,10 @@ def choose_tile(steps: int, rows: int, steps_adjoin: bool, streams: int) -> Tile
     V-trace, rows adjoining: 512 x 4096 (8, 32, 16, 8) in 8 chunks 1.85, (8, 32, 16, 4) 4.4; 8 x 131072 (8, 128, 8, 16)
     in 128 chunks 2.4, (8, 64, 16, 16) 4.8.
 
-    Retrace that sums 4 actions, rows adjoining, with as many registers as the compiler thinks: 65536 x 32 (32, 8, 4, 8)
-    0.77, (32, 2, 16, 2) 1.20; 4096 x 128 (16, 32, 4, 16) 0.78, with 128 registers 0.93; 16384 x 512 (32, 4, 8, 4) in 16
-    pieces 0.84, with 128 registers 0.95; 512 x 4096 (8, 64, 4, 16) in 16 chunks 1.03, with 128 registers 1.38. Steps
-    adjoining: 512 x 4096 (1, 1024, 4, 32) 0.93, (1, 512, 8, 16) 1.05; 64 x 8192 the same two in 2 chunks 1.18 and 1.16.
+    Retrace that sums 4 actions, rows adjoining, with as many registers as the compiler chooses: 65536 x 32
+    (32, 8, 4, 8) 0.77, (32, 2, 16, 2) 1.20; 4096 x 128 (16, 32, 4, 16) 0.78, with 128 registers 0.93; 16384 x 512
+    (32, 4, 8, 4) in 16 pieces 0.84, with 128 registers 0.95; 512 x 4096 (8, 64, 4, 16) in 16 chunks 1.03, with 128
+    registers 1.38. Steps adjoining: 512 x 4096 (1, 1024, 4, 32) 0.93, (1, 512, 8, 16) 1.05; 64 x 8192 the same two in 2 chunks 1.18 and 1.16.
     """
     heavy, sums = streams >= 6, streams >= 10  # the last are weighted sums, as a rule
     return _whole_rows(steps, rows, sums) if steps_adjoin else _columns(steps, rows, heavy, sums)
@@ -75,13 +87,13 @@ MAX_CHUNKS = 1024
 
 def _split(steps: int, tile: Tile) -> Tile:
     """The tile over all of `steps`, split in chunks."""
-    parts = -(-steps // (tile.groups * tile.slices))
+    parts = -(-steps // tile.piece_steps)
     return replace(tile, chunks=parts) if parts <= MAX_CHUNKS else replace(tile, pieces=parts)
 
 
 def _warps(tile: Tile, held: int) -> Tile:
     """Enough warps that each thread holds at most `held` steps, 32 at most."""
-    return replace(tile, warps=max(1, min(32, tile.block * tile.groups * tile.slices // (32 * held))))
+    return replace(tile, warps=max(1, min(32, tile.block * tile.piece_steps // (32 * held))))
 
 
 def _whole_rows(steps: int, rows: int, sums: bool) -> Tile:

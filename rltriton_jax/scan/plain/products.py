@@ -1,34 +1,20 @@
 """Products in which 0 wins over NaN and Inf, so that garbage behind a cut stays there, in derivatives too."""
 
-import functools
-
 import jax.numpy as jnp
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir, xla
+from jax.interpreters import ad, mlir
 
-from rltriton_jax.scan.rules import aligned, bind, result_aval
+from rltriton_jax.scan.rules import aligned, bind, define, result_aval
 
 
-def mul0(a, b):
+def zero_wins(a, b):
     """a * b, but 0 where a is 0 whatever b is."""
     return jnp.where(a == 0, 0, a * b)
 
 
-def sum_to(x, shape):
+def unbroadcast(x, shape):
     """Sums over the axes on which `shape` has 1 and x has more."""
     axes = tuple(a for a, (full, size) in enumerate(zip(x.shape, shape, strict=True)) if size == 1 and full != 1)
     return jnp.sum(x, axes, keepdims=True) if axes else x
-
-
-scaled_p = Primitive("scaled")
-scaled_p.def_impl(functools.partial(xla.apply_primitive, scaled_p))
-
-
-def _scaled(tangent, factor):
-    return jnp.where((tangent == 0) | (factor == 0), 0, tangent * factor)
-
-
-mlir.register_lowering(scaled_p, mlir.lower_fun(_scaled, multiple_results=False))
 
 
 def scaled(tangent, factor):
@@ -39,7 +25,10 @@ def scaled(tangent, factor):
     return bind(scaled_p, tangent, factor)
 
 
-@scaled_p.def_abstract_eval
+def _scaled(tangent, factor):
+    return jnp.where((tangent == 0) | (factor == 0), 0, tangent * factor)
+
+
 def _abstract_eval(tangent, factor):
     return result_aval((tangent, factor), jnp.broadcast_shapes(tangent.shape, factor.shape), tangent.dtype)
 
@@ -60,9 +49,14 @@ def _jvp(primals, tangents):
 def _transpose(cotangent, tangent, factor):
     if isinstance(cotangent, ad.Zero):
         return [ad.Zero(tangent.aval), None]
-    return [sum_to(scaled(cotangent, factor), tangent.aval.shape), None]
+    return [unbroadcast(scaled(cotangent, factor), tangent.aval.shape), None]
 
 
-batching.primitive_batchers[scaled_p] = _batch
-ad.primitive_jvps[scaled_p] = _jvp
-ad.primitive_transposes[scaled_p] = _transpose
+scaled_p = define(
+    "scaled",
+    abstract_eval=_abstract_eval,
+    batch=_batch,
+    jvp=_jvp,
+    transpose=_transpose,
+    lower={None: mlir.lower_fun(_scaled, multiple_results=False)},
+)

@@ -1,7 +1,4 @@
-"""What `jnp` means inside the kernel: the part of `jax.numpy` in which the algebra of recurrences may be written.
-
-`translate` turns a function of that algebra into a Triton function by rebinding `jnp` (and the helpers that it calls).
-"""
+"""What `jnp` means inside the kernel: each function that `rltriton_jax.scan.algebra` allows, in Triton."""
 
 import functools
 import sys
@@ -9,6 +6,8 @@ import types
 
 import triton
 import triton.language as tl
+
+from rltriton_jax.scan.algebra import helpers
 
 
 @triton.jit
@@ -38,13 +37,9 @@ def maximum(x, y):
 
 @functools.cache
 def translate(function: types.FunctionType) -> triton.JITFunction:
-    """The Triton function with the body of `function`, in which `jnp` is this module."""
-    names = dict(function.__globals__)
-    names.update(jnp=_THIS, tl=tl)
-    for name in function.__code__.co_names:
-        value = names.get(name)
-        if isinstance(value, types.FunctionType):
-            names[name] = translate(value)
+    """The Triton function with the body of `function`, in which `jnp` is this module and helpers are translated too."""
+    names = dict(function.__globals__, jnp=_THIS, tl=tl)
+    names.update((helper.__name__, translate(helper)) for helper in helpers(function))
     return triton.jit(types.FunctionType(function.__code__, names, function.__name__))
 
 

@@ -6,15 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir, xla
+from jax.interpreters import ad, mlir
 
-from rltriton_jax.scan.devices import is_spread, needs_devices, spread
-from rltriton_jax.scan.products import sum_to
-from rltriton_jax.scan.rules import aligned, bind, result_aval
-
-neighbour_p = needs_devices(Primitive("neighbour"))
-neighbour_p.def_impl(functools.partial(xla.apply_primitive, neighbour_p))
+from rltriton_jax.scan.plain.products import unbroadcast
+from rltriton_jax.scan.rules import aligned, bind, define, result_aval
+from rltriton_jax.scan.sharding.devices import is_split, on_each_shard
 
 
 def shifted(x, shift: int, beyond, axis: int):
@@ -22,7 +18,7 @@ def shifted(x, shift: int, beyond, axis: int):
     return bind(neighbour_p, *((x,) if beyond is None else (x, beyond)), shift=shift, axis=axis)
 
 
-def edge_row(x, shift: int, axis: int):
+def edge_step(x, shift: int, axis: int):
     """The row of x that is last (shift = 1) or first (-1)."""
     last = x.shape[axis] - 1
     if jax.typeof(x).sharding.spec[axis] is None:
@@ -30,10 +26,9 @@ def edge_row(x, shift: int, axis: int):
     # JAX does not slice an axis that an explicit mesh splits.
     steps = [last + 1 if a == axis else 1 for a in range(x.ndim)]
     at_edge = lax.broadcasted_iota(jnp.int32, steps, axis) == (last if shift > 0 else 0)
-    return sum_to(jnp.where(at_edge, x, 0), (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+    return unbroadcast(jnp.where(at_edge, x, 0), (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
 
 
-@neighbour_p.def_abstract_eval
 def _abstract_eval(x, *beyond, shift, axis):
     batch = [jnp.broadcast_shapes(*(a.shape[d : d + 1] for a in (x, *beyond)))[0] for d in range(x.ndim)]
     batch[axis] = x.shape[axis]
@@ -56,8 +51,11 @@ def outside(shift: int, names):
     return lax.axis_index(names) == (lax.axis_size(names) - 1 if shift > 0 else 0)
 
 
-def row_from_neighbour(x, shift: int, beyond, axis: int, names):
-    """The row that this device's part of x lacks: the neighbour's as `beyond` has its dtype, or that at the edge."""
+def step_from_neighbour(x, shift: int, beyond, axis: int, names):
+    """The step that follows this device's part of x in the direction of `shift`, in the dtype of `beyond`.
+
+    It is the first or last that the neighbouring device holds, and `beyond` where the window ends.
+    """
     count = lax.axis_size(names)
     edge = lax.slice_in_dim(x, *((0, 1) if shift > 0 else (x.shape[axis] - 1, x.shape[axis])), axis=axis)
     pairs = [(i, i - shift) for i in range(count) if 0 <= i - shift < count]
@@ -68,14 +66,11 @@ def _lower(ctx, *operands, shift, axis):
     def local(time_names, x, *beyond):
         row = beyond[0] if beyond else jnp.zeros((1,) * x.ndim, x.dtype)
         if time_names:
-            row = row_from_neighbour(x, shift, row, axis, time_names)
+            row = step_from_neighbour(x, shift, row, axis, time_names)
         return [_shift(x, row, shift, axis)]
 
-    function = spread(ctx, local, axis) if is_spread(ctx) else functools.partial(local, ())
+    function = on_each_shard(ctx, local, axis) if is_split(ctx) else functools.partial(local, ())
     return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
-
-
-mlir.register_lowering(neighbour_p, _lower)
 
 
 def _batch(args, dims, *, shift, axis):
@@ -96,12 +91,18 @@ def _transpose(cotangent, x, *beyond, shift, axis):
     if isinstance(cotangent, ad.Zero):
         return [ad.Zero(a.aval) if ad.is_undefined_primal(a) else None for a in (x, *beyond)]
     if ad.is_undefined_primal(x):
-        results[0] = sum_to(shifted(cotangent, -shift, None, axis), x.aval.shape)
+        results[0] = unbroadcast(shifted(cotangent, -shift, None, axis), x.aval.shape)
     if beyond and ad.is_undefined_primal(beyond[0]):
-        results[1] = sum_to(edge_row(cotangent, shift, axis), beyond[0].aval.shape).astype(beyond[0].aval.dtype)
+        results[1] = unbroadcast(edge_step(cotangent, shift, axis), beyond[0].aval.shape).astype(beyond[0].aval.dtype)
     return results
 
 
-batching.primitive_batchers[neighbour_p] = _batch
-ad.primitive_jvps[neighbour_p] = _jvp
-ad.primitive_transposes[neighbour_p] = _transpose
+neighbour_p = define(
+    "neighbour",
+    abstract_eval=_abstract_eval,
+    batch=_batch,
+    jvp=_jvp,
+    transpose=_transpose,
+    lower={None: _lower},
+    for_devices=True,
+)

@@ -11,38 +11,27 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax._src import dispatch
-from jax._src.sharding_impls import ShardingContext, SPMDAxisContext
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-
-def needs_devices(primitive: Primitive) -> Primitive:
-    """Lets the lowering of `primitive` know how many devices there are."""
-    dispatch.prim_requires_devices_during_lowering.add(primitive)
-    return primitive
+from rltriton_jax.scan.jax_internals import automatic_axes_beside_manual, num_automatic_devices
 
 
-def is_spread(ctx: mlir.LoweringRuleContext) -> bool:
+def is_split(ctx: mlir.LoweringRuleContext) -> bool:
     """Is the computation lowered for several devices, each of which holds a part of the operands?"""
     return _explicit_mesh(ctx) is not None or is_split_by_xla(ctx)
 
 
 def is_split_by_xla(ctx: mlir.LoweringRuleContext) -> bool:
     """Does XLA choose the shardings, rather than an explicit mesh?"""
-    context = ctx.module_context.axis_context
-    return _explicit_mesh(ctx) is None and isinstance(context, ShardingContext) and context.num_devices > 1
+    return _explicit_mesh(ctx) is None and num_automatic_devices(ctx) > 1
 
 
 def is_partly_manual(ctx: mlir.LoweringRuleContext) -> bool:
     """Is it the body of a `shard_map` over some axes of the mesh, in which XLA splits over the others?"""
-    context = ctx.module_context.axis_context
-    if _explicit_mesh(ctx) is not None or not isinstance(context, SPMDAxisContext):
-        return False
-    return any(n > 1 for name, n in context.mesh.shape.items() if name not in context.manual_axes)
+    return _explicit_mesh(ctx) is None and any(n > 1 for n in automatic_axes_beside_manual(ctx).values())
 
 
 def _explicit_mesh(ctx):
@@ -53,8 +42,8 @@ def _explicit_mesh(ctx):
     return None
 
 
-def spread(ctx: mlir.LoweringRuleContext, part: Callable[..., Any], time_axis: int) -> Callable[..., Any]:
-    """`part(time_names, *operands)` made a function of whole arrays, of which each device gives it what it holds.
+def on_each_shard(ctx: mlir.LoweringRuleContext, part: Callable[..., Any], time_axis: int) -> Callable[..., Any]:
+    """A function of whole arrays, for which each device calls `part(time_names, *operands)` on what it holds of them.
 
     `time_names` are the mesh axes over which time is split, () where it is not. Operands and results have one rank; an
     operand has the full size on an axis or 1.
@@ -112,7 +101,7 @@ def _names(entry) -> tuple[Any, ...]:
 
 
 def _sharding_rule(in_shapes, shape, num_results):
-    """Every axis passes through; one of size 1 is nobody else's."""
+    """Every axis passes through; one of size 1 has no other array's sharding."""
 
     def factors(i, s):
         return " ".join(f"axis{d}" if n == shape[d] else f"one{i}_{d}" for d, n in enumerate(s))

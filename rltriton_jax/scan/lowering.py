@@ -1,0 +1,102 @@
+"""What the primitive becomes on each platform: the kernel on a GPU, plain JAX elsewhere; on several devices, parts."""
+
+import functools
+import warnings
+
+from jax.interpreters import mlir
+
+from rltriton_jax.scan.plain import scan as plain
+from rltriton_jax.scan.sharding.devices import is_partly_manual, is_split, is_split_by_xla, on_each_shard
+from rltriton_jax.scan.sharding.time_shards import scan_part, without_edge_rows
+from rltriton_jax.scan.triton import launch
+
+
+def _lower_split(ctx, *operands, recurrence, time_axis, dtype, wanted, implementation):
+    """Each device scans what it holds: the primitive is bound again, to that. XLA takes weighted sums beforehand."""
+    if implementation == "interpret" and is_split_by_xla(ctx):
+        raise ValueError(
+            "implementation='interpret' calls back to the host, which XLA cannot split over devices; use one device, "
+            "jax.shard_map, or a mesh with AxisType.Explicit."
+        )
+    scan = functools.partial(ctx.primitive.bind, implementation=implementation)
+    params = {"time_axis": time_axis, "dtype": dtype, "wanted": wanted}
+
+    def whole(*operands):
+        plain_recurrence, operands = plain.sums_taken(recurrence, operands, dtype=dtype)
+        local, operands = without_edge_rows(plain_recurrence, operands, time_axis)
+
+        def part(names, *operands):
+            if not names:
+                return scan(*operands, recurrence=local, **params)
+            return scan_part(names, *operands, recurrence=local, scan=scan, **params)
+
+        return on_each_shard(ctx, part, time_axis)(*operands)
+
+    return mlir.lower_fun(whole, multiple_results=True)(ctx, *operands)
+
+
+def _or_split(rule):
+    """A lowering rule for one device made one for any number."""
+
+    def lower(ctx, *operands, **params):
+        return (_lower_split if is_split(ctx) else rule)(ctx, *operands, **params)
+
+    return lower
+
+
+def _plain(*operands, implementation, **params):
+    return plain.affine_scan(*operands, sequential=implementation == "scan", **params)
+
+
+_lower_plain = mlir.lower_fun(_plain, multiple_results=True)
+
+
+def _lower_elsewhere(ctx, *operands, implementation, **params):
+    if implementation in ("triton", "interpret"):
+        platforms = ", ".join(ctx.module_context.platforms)
+        needs = "a CUDA or ROCm device" if implementation == "triton" else "the CPU platform"
+        raise ValueError(
+            f"implementation={implementation!r} needs {needs}, but this computation is being lowered for {platforms}; "
+            "use implementation=None, which suits every platform."
+        )
+    return _lower_plain(ctx, *operands, implementation=implementation, **params)
+
+
+def _lower_cpu(ctx, *operands, implementation, **params):
+    if implementation != "interpret":
+        return _lower_elsewhere(ctx, *operands, implementation=implementation, **params)
+    if (reason := launch.import_failure("triton")) is not None:
+        raise ValueError(f"implementation='interpret' cannot run: {reason}")
+    from rltriton_jax.scan.triton.interpret import run_interpreted
+
+    scan = functools.partial(launch.scan_with, run_interpreted)
+    return mlir.lower_fun(scan, multiple_results=True)(ctx, *operands, **params)
+
+
+def _lower_gpu(ctx, *operands, implementation, platform, **params):
+    if implementation not in (None, "triton"):
+        return _lower_elsewhere(ctx, *operands, implementation=implementation, **params)
+    if is_partly_manual(ctx):
+        raise ValueError(
+            "a kernel cannot run in a shard_map over some axes of the mesh only: XLA would gather its operands to "
+            "split it over the others; map over all axes, use a mesh with AxisType.Explicit, or "
+            "implementation='associative_scan'."
+        )
+    reason = launch.why_unavailable()
+    if reason is None:
+        run = functools.partial(launch.run_on_gpu, platform=platform)
+        scan = functools.partial(launch.scan_with, run)
+        return mlir.lower_fun(scan, multiple_results=True)(ctx, *operands, **params)
+    if implementation == "triton":
+        raise ValueError(f"implementation='triton' cannot run: {reason}")
+    warnings.warn(f"The Triton kernel cannot run, lax.associative_scan takes its place: {reason}", stacklevel=2)
+    return _lower_plain(ctx, *operands, implementation=implementation, **params)
+
+
+LOWERINGS = {
+    None: _or_split(_lower_elsewhere),
+    "cpu": _or_split(_lower_cpu),
+    "cuda": _or_split(functools.partial(_lower_gpu, platform="cuda")),
+    "rocm": _or_split(functools.partial(_lower_gpu, platform="rocm")),
+}
+"""The rule of each platform; None is for all others."""

@@ -1,0 +1,1 @@
+"""The recurrence in plain JAX: what every platform without a kernel runs, and what derivatives are taken of."""

@@ -1,0 +1,136 @@
+"""From a recurrence and the shapes of its operands to what the kernel is told, and what it writes."""
+
+import math
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+
+from rltriton_jax.scan.plain import scan as plain
+from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence
+from rltriton_jax.scan.triton.program import Array, Program, ReadFrom
+from rltriton_jax.scan.triton.tiles import Tile, choose_tile
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One launch of the kernel.
+
+    Attributes:
+      recurrence: whose algebra it is.
+      program: all else that the kernel is told.
+      results: what it writes.
+      scratch: composites and flags, where programs wait for each other; else nothing.
+    """
+
+    recurrence: Recurrence
+    program: Program
+    results: list[jax.ShapeDtypeStruct]
+    scratch: list[jax.ShapeDtypeStruct]
+
+    @property
+    def programs(self) -> int:
+        """How many programs the grid has."""
+        return self.program.blocks * self.program.tile.chunks
+
+
+def _strides(shape):
+    return tuple(math.prod(shape[i + 1 :]) if size != 1 else 0 for i, size in enumerate(shape))
+
+
+def _merged(sizes, strides):
+    """Batch axes, last to first, as (size, stride in each array); those that arrays step through as one are one."""
+    merged: list[tuple[int, list[int]]] = []
+    for k in reversed(range(len(sizes))):
+        if sizes[k] == 1:
+            continue
+        column = [s[k] for s in strides]
+        size, inner = merged[-1] if merged else (0, [])
+        if merged and all(a == b * size for a, b in zip(column, inner)):
+            merged[-1] = (size * sizes[k], inner)
+        else:
+            merged.append((sizes[k], column))
+    return merged or [(1, [0] * len(strides))]
+
+
+def _read_from(read: Read, recurrence: Recurrence, operands, steps: int, time_axis: int) -> ReadFrom:
+    """`read` with its operands found, but for `unshifted`."""
+    position = {name: i for i, name in enumerate(recurrence.operands)}
+    if read == START:
+        return ReadFrom("start")
+    kind = "flag" if read.flag else "value"
+    array = None if read.operand is None else position[read.operand]
+    held = steps if array is None else operands[array].shape[time_axis]
+    shift = 0 if held == 1 != steps else read.shift
+    if shift and held == 1:
+        array = None  # the only step has no neighbour
+    return ReadFrom(
+        kind,
+        array,
+        shift,
+        held,
+        beyond=None if read.beyond is None or not shift else position[read.beyond],
+        weights=None if read.weights is None else position[read.weights],
+        per_step=array is not None and held != 1,
+    )
+
+
+def _unshifted(read: Read, found: ReadFrom, unique: list[Read]) -> int | None:
+    """The position of the read of the same operand without a shift, if `read` has a shift and there is one."""
+    alone = Read(read.operand, flag=read.flag)
+    return unique.index(alone) if found.shift and found.array is not None and alone in unique else None
+
+
+def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, wanted, tile: Tile | None = None) -> Plan:
+    """`operands` need only shapes and dtypes; `tile` overrides the choice."""
+    shape = plain.output_shape(operands, time_axis)
+    steps = shape[time_axis]
+    if any(not isinstance(size, int) for size in shape):
+        raise ValueError(
+            f"the Triton kernel needs static shapes, but this one is {shape}; export with static dimensions for "
+            "cuda and rocm, or with implementation='associative_scan'."
+        )
+    stored = () if wanted == COMPOSITE else wanted
+    strides = [_strides(o.shape) for o in operands] + [_strides(shape)] * len(stored)
+    batch_axes = [a for a in range(len(shape)) if a != time_axis]
+    batch = _merged([shape[a] for a in batch_axes], [[s[a] for a in batch_axes] for s in strides])
+    arrays = tuple(Array(s[time_axis], tuple(column[i] for _, column in batch)) for i, s in enumerate(strides))
+
+    unique = list(dict.fromkeys(recurrence.reads))
+    found = [_read_from(r, recurrence, operands, steps, time_axis) for r in unique]
+    reads = tuple(replace(f, unshifted=_unshifted(r, f, unique)) for r, f in zip(unique, found, strict=True))
+
+    terms = plain.num_terms(operands)
+    rows = math.prod(size for size, _ in batch)
+    if tile is None:
+        used = {i for r in reads for i in (r.array, r.weights) if i is not None and arrays[i].time_stride}
+        streams = sum(terms[i] for i in used) + len(stored)
+        tile = choose_tile(steps, rows, _strides(shape)[time_axis] == 1, streams)
+    state = plain.compute_dtype(dtype)
+    program = Program(
+        fields=recurrence.reads._fields,
+        sources=tuple(unique.index(r) for r in recurrence.reads),
+        reads=reads,
+        arrays=arrays,
+        num_operands=len(operands),
+        results=tuple(None if i == recurrence.state else i for i in stored),
+        initial=None if recurrence.initial is None else recurrence.operands.index(recurrence.initial),
+        batch_sizes=tuple(size for size, _ in batch),
+        steps=steps,
+        rows=rows,
+        terms=max(terms),
+        reverse=recurrence.reverse,
+        double=state == jnp.float64,
+        wide=max(math.prod(x) for x in (shape, *(o.shape for o in operands))) >= 2**31,
+        composite=wanted == COMPOSITE,
+        tile=tile,
+    )
+    composites = [jax.ShapeDtypeStruct((tile.chunks, rows), state)] * 2
+    outputs = [jax.ShapeDtypeStruct(shape, state if i == recurrence.state else dtype) for i in stored]
+    flags = jax.ShapeDtypeStruct((tile.chunks, program.blocks), jnp.int32)
+    return Plan(
+        recurrence,
+        program,
+        results=composites if program.composite else outputs,
+        scratch=[*composites, flags] if program.split else [],
+    )

@@ -1,0 +1,163 @@
+"""Everything that the kernel knows when it is compiled, by name."""
+
+import functools
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+from rltriton_jax.scan.triton.tiles import Tile
+
+
+@dataclass(frozen=True)
+class Array:
+    """How to find an element of an operand or a result in memory.
+
+    Attributes:
+      time_stride: from a step to the next; 0 where the array has one step for all.
+      batch_strides: from a row to the next along each of `Program.batch_sizes`; 0 where it has one row for all.
+    """
+
+    time_stride: int
+    batch_strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ReadFrom:
+    """A `Read` whose operands are found: `array`, `beyond` and `weights` are positions in `Program.arrays`.
+
+    Attributes:
+      kind: "value", "flag", or "start" for what is True at the first step in scan order.
+      array: what is read; None reads as 0.
+      shift: at which step, relative to the one that reads.
+      steps: how many steps the array holds; outside them `beyond` is read, and counts as 0 if None.
+      unshifted: the position in `Program.reads` of the read of the same array without a shift, if there is one.
+      weights: the other factor, where this is a sum of products over a last axis.
+      per_step: does the array have an element for each step?
+    """
+
+    kind: str
+    array: int | None = None
+    shift: int = 0
+    steps: int = 0
+    beyond: int | None = None
+    unshifted: int | None = None
+    weights: int | None = None
+    per_step: bool = False
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind == "value"
+
+    @property
+    def is_sum(self) -> bool:
+        return self.weights is not None
+
+
+@functools.cache
+def _named(fields: tuple[str, ...]):
+    return namedtuple("Reads", fields)
+
+
+@dataclass(frozen=True)
+class Program:
+    """One scan of `rows` sequences of `steps` steps, and the tile by which it is done.
+
+    Attributes:
+      fields: the names by which the algebra asks for what a step reads.
+      sources: for each of these its position in `reads`.
+      reads: what a step reads, each once.
+      arrays: the operands, then the results.
+      num_operands: how many of `arrays` are operands.
+      results: which output of the algebra each result is; None is the state itself.
+      initial: the position of the operand that is the state before the first step, if there is one.
+      batch_sizes: the axes over which rows are numbered, last to first.
+      terms: how many products each sum has; 1 if there is no sum.
+      reverse: True where the last step is the first in scan order.
+      double: are arithmetic and state in float64, or else in float32?
+      wide: do offsets need 64 bits?
+      composite: are the results the composites of the programs' steps, instead of outputs?
+      tile: what one program of the grid works on.
+    """
+
+    fields: tuple[str, ...]
+    sources: tuple[int, ...]
+    reads: tuple[ReadFrom, ...]
+    arrays: tuple[Array, ...]
+    num_operands: int
+    results: tuple[int | None, ...]
+    initial: int | None
+    batch_sizes: tuple[int, ...]
+    steps: int
+    rows: int
+    terms: int
+    reverse: bool
+    double: bool
+    wide: bool
+    composite: bool
+    tile: Tile
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of arithmetic and state, as Triton's."""
+        import triton.language as tl
+
+        return tl.float64 if self.double else tl.float32
+
+    @property
+    def named(self):
+        """The NamedTuple of what a step reads."""
+        return _named(self.fields)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks of rows there are."""
+        return self.tile.blocks(self.rows)
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors of adjoining steps a group holds."""
+        return self.tile.slices // self.tile.width
+
+    @property
+    def rows_masked(self) -> bool:
+        """Does the last block reach beyond the last row?"""
+        return self.rows % self.tile.block != 0
+
+    @property
+    def steps_masked(self) -> bool:
+        """Do the tiles reach beyond the last step?"""
+        return self.steps != self.tile.steps
+
+    @property
+    def masked(self) -> bool:
+        return self.rows_masked or self.steps_masked
+
+    @property
+    def split(self) -> bool:
+        """Do programs wait for each other's composites?"""
+        return self.tile.chunks > 1 and not self.composite
+
+    @property
+    def carries(self) -> bool:
+        """Does a state enter the tile, from another piece or chunk or from before the first step?"""
+        return self.tile.chunks > 1 or self.tile.pieces > 1 or self.initial is not None
+
+    @property
+    def needs_whole(self) -> bool:
+        """Is the composite of all steps of the tile asked for?"""
+        return self.tile.chunks > 1 or self.tile.pieces > 1 or self.composite
+
+    @property
+    def toward_entering(self) -> int:
+        """The shift from a step to the one before it in scan order."""
+        return 1 if self.reverse else -1
+
+    @property
+    def terms_at_once(self) -> int:
+        """How many terms of a sum are loaded together."""
+        return 4 if self.terms % 4 == 0 else 2 if self.terms % 2 == 0 else 1
+
+    @property
+    def span(self) -> int:
+        """How many chunks are looked back over at once: a power of 2, and at least what a scan of Triton's takes."""
+        return max(16, 1 << (self.tile.chunks - 1).bit_length())
