@@ -2,11 +2,12 @@
 
 Seven estimators, one associative scan. Where things are:
 
-- `estimators/`: one module an estimator; its function, its object and its algebra.
+- `estimators/`: one module an estimator, with what a step reads, its algebra, its function and its object.
 - `estimators/window.py`: the checks and broadcasts that every estimator begins with.
-- `scan/recurrence.py`: what a recurrence is; `scan/primitive.py`: the JAX primitive and its rules.
-- `scan/lax_scan.py`: the recurrence in plain JAX; `scan/kernel.py`, `scan/launch.py`: in Triton.
-- `scan/devices.py`, `scan/time_shards.py`: on several devices.
+- `scan/recurrence.py`: what a recurrence is; `scan/algebra.py`: which Python it may be written in.
+- `scan/primitive.py`: the one JAX primitive and its derivatives; `scan/lowering.py`: what it becomes on each platform.
+- `scan/plain/`: the recurrence in plain JAX; `scan/triton/`: as a kernel; `scan/sharding/`: on several devices.
+- `scan/jax_internals.py`: everything of JAX that is private or differs between versions.
 - `compat/`: functions with the signatures of rlax's and Brax's.
 - `train/`, `bench/`, `doctor.py`: what `python -m rltriton_jax` runs.
 """

@@ -2,4 +2,4 @@
 
 
 class CommandError(Exception):
-    """What a person did wrong, in one line."""
+    """A mistake of the person who ran the command, told in one line."""

@@ -134,10 +134,10 @@ def symbolic(monkeypatch):
         monkeypatch.setattr(module, "clipped_ratio", clip)
 
 
-def run(module, steps, reverse):
+def run(module, steps, reverse, outputs=None):
     """The recurrence over what each step reads, with what it outputs at each."""
     x, out = sympy.Integer(0), [None] * len(steps)
-    outputs = getattr(module, "outputs", recurrence.state_alone)
+    outputs = outputs or getattr(module, "outputs", recurrence.state_alone)
     for t in reversed(range(len(steps))) if reverse else range(len(steps)):
         s = module.Reads(**steps[t])
         w, u = module.coefficients(s)
@@ -186,24 +186,27 @@ def test_gae_is_the_sum_of_discounted_errors_up_to_the_episodes_end(flags):
 
 
 @pytest.mark.parametrize("flags", FLAGS[::5], ids=str)
-def test_vtrace_is_its_unrolled_definition(flags):
+@pytest.mark.parametrize("networks", [1, 2])
+def test_vtrace_is_its_unrolled_definition(networks, flags):
     rho, c, pg = sympy.symbols("rho_bar c_bar pg_bar")
+    following = v[1:] if networks == 1 else n
+    outputs = vtrace.outputs if networks == 1 else vtrace.outputs_with_next_values
     steps = [
-        backward(t, te, tr, value=v[t], value_ahead=v[t + 1], next_value=n[t], final_value=f[t], at_final=tr,
+        backward(t, te, tr, value=v[t], value_ahead=v[t + 1], next_value=following[t], final_value=f[t], at_final=tr,
                  log_rho=lr[t], zero_at_truncation=NO, last=at_last(t), lambda_=lam, clip_rho=rho, clip_c=c,
                  clip_pg_rho=pg)
         for t, (te, tr) in enumerate(flags)
     ]  # fmt: skip
-    results = run(vtrace, steps, reverse=True)
+    results = run(vtrace, steps, reverse=True, outputs=outputs)
     for t, (advantage, target) in enumerate(results):
         error, weight = 0, 1
         for k in range(t, T):
-            error += weight * clip(lr[k], rho) * (r[k] + g * successor(k, *flags[k], n) - v[k])
+            error += weight * clip(lr[k], rho) * (r[k] + g * successor(k, *flags[k], following) - v[k])
             weight = weight * g * lam * clip(lr[k], c)
             if flags[k][0] or flags[k][1]:
                 break
         goes_on = not (flags[t][0] or flags[t][1] or t == T - 1)
-        better = (1 - lam) * v[t + 1] + lam * results[t + 1][1] if goes_on else successor(t, *flags[t], n)
+        better = (1 - lam) * v[t + 1] + lam * results[t + 1][1] if goes_on else successor(t, *flags[t], following)
         assert same(target, v[t] + error) and same(advantage, clip(lr[t], pg) * (r[t] + g * better - v[t]))
 
 

@@ -11,9 +11,14 @@ import pytest
 pytest.importorskip("tqdm", reason="the bench's progress bar needs tqdm")
 pytest.importorskip("matplotlib", reason="the bench's plot needs matplotlib")
 
+import matplotlib.pyplot as plt
+
+import rltriton_jax as rtj
 from rltriton_jax.__main__ import main
 from rltriton_jax.bench import cases, command, scaling
 from rltriton_jax.errors import CommandError
+
+EIGHTH = cases.BenchCase("eighth", ("inputs", "done", "initial"), rtj.episodic_prefix_sum, 1)
 
 
 def test_the_bench_reports_every_case(tmp_path, capsys, monkeypatch):
@@ -26,6 +31,46 @@ def test_the_bench_reports_every_case(tmp_path, capsys, monkeypatch):
     assert {"device", "date", "jax"} <= report["environment"].keys()
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
     assert "episodic_prefix_sum" in capsys.readouterr().out
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were drawn."""
+    figures, close = [], plt.close
+    monkeypatch.setattr(plt, "close", lambda figure: (figures.append(figure), close(figure)))
+    return figures
+
+
+def test_an_eighth_estimator_is_one_line(drawn, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cases, "CPU_SHAPES", ((8, 16),))
+    monkeypatch.setattr(cases, "CASES", (*cases.CASES, EIGHTH))
+    assert main(["bench", "--json", str(tmp_path / "b.json"), "--plot", str(tmp_path / "b.png")]) == 0
+    names = [c.name for c in cases.CASES]
+    assert list(dict.fromkeys(r["estimator"] for r in json.loads((tmp_path / "b.json").read_text())["rows"])) == names
+    assert "eighth" in capsys.readouterr().out
+    assert [t.get_text() for t in drawn[0].legends[0].get_texts()] == names
+    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 20])
+def test_a_report_from_a_file_is_plotted_whatever_its_estimators(count, drawn, tmp_path):
+    names = [f"estimator {i}" for i in range(count)]
+    measured = {"steps": 8, "implementation": "triton", "ratio_to_yardstick": 1}
+    rows = [
+        {"estimator": name, "rows": n, "layout": layout, **measured}
+        for n in (2, 4)
+        for layout in command.LAYOUTS
+        for name in names
+    ]
+    command.plot({"environment": {"device": "toy", "date": "today"}, "rows": rows}, tmp_path / "b.png")
+    assert [t.get_text() for t in drawn[0].legends[0].get_texts()] == names
+    for axes in drawn[0].axes:
+        bars = sorted((b.get_x(), b.get_x() + b.get_width()) for b in axes.patches)
+        edges = [edge for bar in bars for edge in bar]
+        assert len(bars) == 2 * count and edges == sorted(edges), "bars overlap"
+        assert len({b.get_facecolor() for b in axes.patches}) == count
+        for shape, group in enumerate((bars[:count], bars[count:])):
+            assert not group or np.isclose(group[0][0] + group[-1][1], 2 * shape), "bars are off their shape"
 
 
 def test_what_was_measured_before_a_failure_is_in_the_file(tmp_path, monkeypatch):
@@ -82,11 +127,17 @@ def test_collectives_are_read_off_compiled_text(line, found):
     assert scaling.collectives(line) == found
 
 
-@pytest.mark.parametrize("case", cases.CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("name", ["terminated", "truncated", "done"])
+def test_flags_are_drawn_as_0_and_1(name):
+    case = cases.BenchCase("toy", (name,), lambda **_: None, 1)
+    assert set(np.unique(case.inputs(np.random.default_rng(0), 64, 64, True)[name])) == {0, 1}
+
+
+@pytest.mark.parametrize("case", [*cases.CASES, EIGHTH], ids=lambda c: c.name)
 @pytest.mark.parametrize("time_major", [True, False])
 def test_the_yardstick_reads_and_writes_as_much_as_the_estimator(case, time_major):
     arrays = case.inputs(np.random.default_rng(0), 4, 8, time_major)
-    moved = sum(a.nbytes for name, a in arrays.items() if name != "bootstrap_value")
+    moved = sum(a.nbytes for a in arrays.values() if a.ndim > 1)
     results = jax.tree.leaves(case.yardstick()(arrays))
     assert case.bytes(4, 8) == moved + sum(r.nbytes for r in results)
     assert len(jax.tree.leaves(case.function(time_major)(arrays))) == case.outputs

@@ -7,7 +7,7 @@ import pytest
 import rltriton_jax as rtj
 from rltriton_jax import compat
 
-SETTINGS = ("default_implementation", "set_default_implementation")
+SETTINGS = ("default_implementation", "set_default_implementation", "lowering_for")
 FUNCTIONS = {
     **{n: getattr(rtj, n) for n in rtj.__all__ if inspect.isfunction(getattr(rtj, n)) and n not in SETTINGS},
     **{

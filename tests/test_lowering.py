@@ -113,3 +113,58 @@ def test_without_the_kernels_packages_forcing_triton_is_an_error(monkeypatch):
     forced = jax.jit(lambda r, v, d: rtj.gae(r, v, d, implementation="triton", bootstrap_value=0.0).advantages)
     with pytest.raises(ValueError, match="cannot run: jax_triton is missing"):
         forced.trace(X, X, X).lower(lowering_platforms=("cuda",))
+
+
+def text_for(platform, function=advantages):
+    return jax.jit(function).trace(X, X, X).lower(lowering_platforms=(platform,)).as_text()
+
+
+@needs_kernel
+@pytest.mark.parametrize(("platform", "target"), [("cuda", "sm_90"), ("cuda", "sm_80"), ("rocm", "gfx942")])
+def test_a_program_can_be_lowered_for_a_gpu_that_is_not_there(platform, target):
+    with rtj.lowering_for(target):
+        assert calls(text_for(platform)) == 1
+
+
+@needs_kernel
+def test_one_program_can_be_lowered_for_both_makes_of_gpus():
+    with rtj.lowering_for("sm_90", "gfx942"):
+        lowered = jax.jit(advantages).trace(X, X, X).lower(lowering_platforms=("cpu", "cuda", "rocm"))
+    assert calls(lowered.as_text()) == 2
+
+
+@needs_kernel
+def test_the_target_is_part_of_a_traces_identity():
+    """One jitted function, and one traced one, is lowered anew for each."""
+    function = jax.jit(advantages)
+    traced = function.trace(X, X, X)
+    texts = []
+    for target in ("sm_80", "sm_90", "sm_80"):
+        with rtj.lowering_for(target):
+            texts += [t.lower(lowering_platforms=("cuda",)).as_text() for t in (function.trace(X, X, X), traced)]
+    assert texts[0] == texts[1] == texts[4] == texts[5] and texts[2] == texts[3] != texts[0]
+
+
+@needs_kernel
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="there is a GPU to lower for")
+@pytest.mark.parametrize(("platform", "target"), [("cuda", "sm_90"), ("rocm", "gfx942")])
+def test_without_a_gpu_the_error_names_the_context(platform, target):
+    message = rf"lowered for {platform}, but .* rtj\.lowering_for\('{target}'\)"
+    with pytest.raises(ValueError, match=message):
+        text_for(platform)
+    other = "gfx942" if platform == "cuda" else "sm_90"
+    with rtj.lowering_for(other), pytest.raises(ValueError, match=message):
+        text_for(platform)
+
+
+@pytest.mark.parametrize("target", ["h200", "sm90", "90", 90, "gfx"])
+def test_a_target_that_is_none_is_refused(target):
+    with pytest.raises(ValueError, match=r"target is .*'sm_90' or 'gfx942'"):
+        rtj.lowering_for(target)
+
+
+def test_a_target_means_nothing_to_a_cpu(rng):
+    x = rng.normal(size=(4, 3)).astype("float32")
+    with rtj.lowering_for("sm_90"):
+        got = rtj.discounted_returns(x, implementation="scan")
+    assert jnp.array_equal(got, rtj.discounted_returns(x, implementation="scan"))

@@ -68,17 +68,36 @@ def test_brax_learns_with_each_source_of_advantages(estimator, tmp_path, capsys)
 def test_braxs_ends_are_told_apart_and_the_final_observation_is_kept():
     """A time limit of two steps: it truncates before the pole can fall, and the observation is then the first one."""
     pytest.importorskip("brax", reason="brax is not installed")
-    from rltriton_jax.train import problems
+    from rltriton_jax.train import environments
 
-    problem = problems.BraxProblem.make("inverted_pendulum", limit=2)
-    first, state = problem.reset(jax.random.split(jax.random.key(0), 3))
-    step = jax.jit(lambda s: problem.step(None, s, jnp.full((3, 1), 0.1)))
+    environment = environments.BraxEnvironment.make("inverted_pendulum", limit=2)
+    first, state = environment.reset(jax.random.split(jax.random.key(0), 3))
+    step = jax.jit(lambda s: environment.step(None, s, jnp.full((3, 1), 0.1)))
     _, state, _, terminated, truncated, _ = step(state)
     assert not np.any(terminated | truncated)
     after, _, _, terminated, truncated, final = step(state)
     assert np.all(truncated) and not np.any(terminated)
     np.testing.assert_array_equal(after, first)
     assert np.all(np.any(final != first, axis=-1))
+
+
+def test_braxs_final_observation_survives_its_reset():
+    """An environment that gains the same speed at each step, in episodes of two; its observation is a dict."""
+    pytest.importorskip("brax", reason="brax is not installed")
+    from brax import envs
+    from brax.envs.wrappers import training
+
+    env = training.VmapWrapper(envs.get_environment("fast", obs_mode="dict_state"))
+    env = training.EpisodeWrapper(env, episode_length=2, action_repeat=1)
+    env = training.AutoResetWrapper(rtj.compat.brax.keep_final_observation(env))
+
+    def step(state, _):
+        state = env.step(state, jnp.ones((3, 1)))
+        return state, (state.obs, state.info["final_obs"])
+
+    _, (after, final) = jax.lax.scan(step, env.reset(jax.random.split(jax.random.PRNGKey(0), 3)), None, 4)
+    speeds = [np.round(obs["state"][:, 0, 1], 4).tolist() for obs in (after, final)]
+    np.testing.assert_allclose(speeds, [[0.02, 0, 0.02, 0], [0.02, 0.04, 0.02, 0.04]], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -115,10 +134,10 @@ def test_an_unknown_brax_environment_is_named_or_brax_is(tmp_path, capsys):
 
 def test_time_limits_bootstrap_from_the_true_final_observation(monkeypatch):
     """Every step of this environment ends its episode by a time limit; the targets see V(final), not V(reset)."""
-    from rltriton_jax.train import ppo, problems
+    from rltriton_jax.train import environments, ppo
 
-    problem = problems.make("CartPole-v1")
-    problem = replace(problem, params=problem.params.replace(max_steps_in_episode=1))
+    environment = environments.make("CartPole-v1")
+    environment = replace(environment, params=environment.params.replace(max_steps_in_episode=1))
     seen = {}
 
     def spy(rewards, values, **kwargs):
@@ -127,10 +146,10 @@ def test_time_limits_bootstrap_from_the_true_final_observation(monkeypatch):
 
     monkeypatch.setattr(rtj, "gae", spy)
     config = Config(num_envs=4, num_steps=8, steps=32, minibatches=1, epochs=1)
-    jaxpr = jax.make_jaxpr(ppo.make_train(config, problem, lambda *_: None))(jax.random.key(0))
+    jaxpr = jax.make_jaxpr(ppo.make_train(config, environment, lambda *_: None))(jax.random.key(0))
     assert {"terminated", "truncated", "bootstrap_value", "final_values"} <= seen.keys() and jaxpr
     keys = jax.random.split(jax.random.key(1), 4)
-    reset, state = problem.reset(keys)
-    after, _, _, terminated, truncated, final = problem.step(keys, state, jnp.zeros(4, int))
+    reset, state = environment.reset(keys)
+    after, _, _, terminated, truncated, final = environment.step(keys, state, jnp.zeros(4, int))
     assert bool(jnp.all(truncated & ~terminated)) and not np.allclose(after, final)
     assert not np.allclose(final, reset)

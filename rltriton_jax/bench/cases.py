@@ -18,6 +18,10 @@ QUICK_SHAPES = ((4096, 128), (512, 4096))
 CPU_SHAPES = ((4096, 128), (64, 1024))
 ACTIONS = 4
 
+FLAGS = ("terminated", "truncated", "done")
+ONE_PER_ROW = ("bootstrap_value", "initial")
+"""Arguments without a time axis: too small to count as traffic."""
+
 
 @dataclass(frozen=True)
 class BenchCase:
@@ -29,7 +33,7 @@ class BenchCase:
     outputs: int
 
     def bytes(self, rows: int, steps: int) -> int:
-        per_step = sum(ACTIONS if a.startswith("next_") else 1 for a in self.arrays if a != "bootstrap_value")
+        per_step = sum(ACTIONS if a.startswith("next_") else 1 for a in self.arrays if a not in ONE_PER_ROW)
         return 4 * rows * steps * (per_step + self.outputs)
 
     def inputs(self, rng, rows: int, steps: int, time_major: bool) -> dict[str, Any]:
@@ -57,7 +61,7 @@ class BenchCase:
             for i, (name, x) in enumerate(arrays.items()):
                 if name.startswith("next_"):
                     x = jnp.sum(x, -1)
-                if name != "bootstrap_value":
+                if name not in ONE_PER_ROW:
                     total = total + (0.9 + i) * x
             return tuple(total * (k + 1.5) for k in range(self.outputs))
 
@@ -80,9 +84,9 @@ def ulps(got, want) -> float:
 
 def _array(name, rng, rows, steps, time_major):
     shape = (steps, rows) if time_major else (rows, steps)
-    if name == "bootstrap_value":
+    if name in ONE_PER_ROW:
         return rng.standard_normal(rows, dtype=np.float32)
-    if name in ("terminated", "done"):
+    if name in FLAGS:
         return (rng.random(shape, dtype=np.float32) < 0.02).astype(np.float32)
     if name.startswith("next_"):
         x = rng.random((*shape, ACTIONS), dtype=np.float32)

@@ -126,9 +126,6 @@ def table(rows) -> str:
     return "\n".join(lines)
 
 
-COLORS = ("#0b132b", "#1c7293", "#3e8e7e", "#8ab17d", "#e9c46a", "#f4a261", "#c1121f")
-
-
 def plot(report, path: Path) -> None:
     """A panel for each layout: how many times the yardstick each estimator takes at each shape."""
     import matplotlib
@@ -137,25 +134,29 @@ def plot(report, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     rows = report["rows"]
+    # The report may be from a file, and its estimators not those of CASES.
+    estimators = list(dict.fromkeys(r["estimator"] for r in rows))
     best = "triton" if any(r["implementation"] == "triton" for r in rows) else "associative_scan"
     shapes = list(dict.fromkeys((r["rows"], r["steps"]) for r in rows))
+    colors = plt.get_cmap("viridis")(np.linspace(0.05, 0.95, len(estimators)))
+    pitch = 0.77 / max(1, len(estimators))
     figure, panels = plt.subplots(1, 2, figsize=(12, 4.6), sharey=True, layout="constrained")
     for axes, layout in zip(panels, LAYOUTS, strict=True):
-        for i, case in enumerate(cases.CASES):
+        for i, estimator in enumerate(estimators):
             ratio = {
                 (r["rows"], r["steps"]): r["ratio_to_yardstick"]
                 for r in rows
-                if r["estimator"] == case.name and r["layout"] == layout and r["implementation"] == best
+                if r["estimator"] == estimator and r["layout"] == layout and r["implementation"] == best
             }
-            x = [shapes.index(s) + (i - 3) * 0.11 for s in ratio]
-            axes.bar(x, list(ratio.values()), width=0.1, color=COLORS[i], label=case.name)
+            x = [shapes.index(s) + (i - (len(estimators) - 1) / 2) * pitch for s in ratio]
+            axes.bar(x, list(ratio.values()), width=0.9 * pitch, color=colors[i], label=estimator)
         axes.axhline(1, color="black", linewidth=0.8)
         axes.set(title=layout.replace("_", "-"), xlabel="rows x steps")
         axes.set_xticks(range(len(shapes)), [f"{n}\nx {t}" for n, t in shapes])
         axes.grid(axis="y", alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("time over an elementwise pass\nthrough the same arrays (1 = memory speed)")
-    panels[0].legend(frameon=False, fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
     where = report["environment"]
     figure.suptitle(f"{best} on {where['device']}, float32, {where['date']}")
     figure.savefig(path, dpi=150)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 CACHE_BYTES = 256 * 2**20
-"""Inputs are rotated over at least so many bytes, several times a GPU's last cache, so that none is met again there."""
+"""Calls take turns on sets of inputs of so many bytes in all: several times a GPU's last cache, so none is in it."""
 
 
 def num_sets(bytes_per_call: int) -> int:

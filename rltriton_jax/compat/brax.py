@@ -1,4 +1,4 @@
-"""The function of Brax's PPO that estimates advantages, as of Brax 0.14."""
+"""The function of Brax's PPO that estimates advantages, and a wrapper that keeps final observations; Brax 0.14."""
 
 from typing import Any, NamedTuple
 
@@ -94,3 +94,47 @@ def compute_gae(
     )
     vs, advantages = window.scan(reads, coefficients, outputs, reverse=True, implementation=None)
     return jax.lax.stop_gradient(vs), jax.lax.stop_gradient(advantages)
+
+
+def keep_final_observation(env: Any) -> Any:
+    """Wraps a Brax environment so that `state.info["final_obs"]` is the observation that each step led to.
+
+    AutoResetWrapper overwrites `obs` with the next episode's first observation wherever an episode ended. This wrapper
+    goes between EpisodeWrapper and AutoResetWrapper, and what it put in `info` stays the ended episode's own last:
+
+        from brax.envs.wrappers import training
+
+        env = training.VmapWrapper(env)
+        env = training.EpisodeWrapper(env, episode_length=1000, action_repeat=1)
+        env = keep_final_observation(env)
+        env = training.AutoResetWrapper(env)
+
+    What `rltriton_jax.gae` and the others ask for is then, after each step:
+
+        truncated    = state.info["truncation"] > 0
+        terminated   = (state.done > 0) & ~truncated
+        final_values = V(state.info["final_obs"])
+
+    Args:
+      env: a Brax environment, or a wrapped one, whose `obs` may be a pytree.
+
+    Returns:
+      The wrapped environment. Where no episode ended `info["final_obs"]` is `obs`.
+
+    Raises:
+      ImportError: Brax's own, where Brax is not installed.
+    """
+    # Only here, as Brax is optional and slow to import.
+    from brax.envs.base import Wrapper
+
+    class KeepFinalObservation(Wrapper):
+        def reset(self, rng):
+            return self._kept(self.env.reset(rng))
+
+        def step(self, state, action):
+            return self._kept(self.env.step(state, action))
+
+        def _kept(self, state):
+            return state.replace(info={**state.info, "final_obs": state.obs})
+
+    return KeepFinalObservation(env)

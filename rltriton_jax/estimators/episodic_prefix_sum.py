@@ -22,7 +22,7 @@ def coefficients(s):
     return jnp.where(s.cut, 0.0, 1.0), s.value
 
 
-@over_leaves("inputs")
+@over_leaves("inputs", options=("boundary",))
 def episodic_prefix_sum(
     inputs: Any,
     done: Any = None,

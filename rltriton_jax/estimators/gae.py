@@ -36,7 +36,7 @@ def outputs(s, x, entering):
     return x, x + s.value
 
 
-@over_leaves("rewards")
+@over_leaves("rewards", options=("on_truncation",))
 def gae(
     rewards: Any,
     values: Any,

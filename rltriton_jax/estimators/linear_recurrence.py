@@ -9,7 +9,7 @@ from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import LinearReads, Read, linear_coefficients
 
 
-@over_leaves("inputs")
+@over_leaves("inputs", options=("reverse",))
 def linear_recurrence(
     weights: Any,
     inputs: Any,

@@ -41,12 +41,19 @@ def coefficients(s):
 
 
 def outputs(s, x, entering):
+    """Inside an episode and the window V' is V[t+1], and so r + gamma * q' - V is delta + gamma * lambda_ * x[t+1]."""
+    ahead = s.gamma * s.lambda_ * unless_done(entering, s)
+    return clipped_ratio(s.log_rho, s.clip_pg_rho) * (td_error(s, successor_value(s)) + ahead), x + s.value
+
+
+def outputs_with_next_values(s, x, entering):
+    """V' and V[t+1] may be values of two networks."""
     goes_on = s.value_ahead + s.lambda_ * entering
     corrected = jnp.where(s.terminated | s.truncated | s.last, successor_value(s), goes_on)
     return clipped_ratio(s.log_rho, s.clip_pg_rho) * td_error(s, corrected), x + s.value
 
 
-@over_leaves("rewards")
+@over_leaves("rewards", options=("on_truncation",))
 def vtrace(
     rewards: Any,
     values: Any,
@@ -125,29 +132,24 @@ def vtrace(
     [0.75 0.5 ]
     """
     window = Window("rewards", rewards, time_axis)
-    successor = window.successor(
-        values, bootstrap_value, next_values, final_values, truncated, on_truncation=on_truncation
-    )
-    if next_values is None:  # V' inside an episode and the window is values[t+1] itself
-        value_ahead, last = successor["next_value"], Read(flag=True)
-    else:
-        value_ahead, last = Read("values", 1), START
+    one_network = next_values is None
     reads = Reads(
         reward=Read("rewards"),
-        **successor,
-        value_ahead=value_ahead,
+        **window.successor(values, bootstrap_value, next_values, final_values, truncated, on_truncation=on_truncation),
+        value_ahead=Read() if one_network else Read("values", 1),
         log_rho=window.step("log_rhos", log_rhos),
         terminated=window.flag("terminated", terminated),
         truncated=window.flag("truncated", truncated),
         zero_at_truncation=window.flag("truncated", truncated if on_truncation == "mask" else None),
-        last=last,
+        last=Read(flag=True) if one_network else START,
         gamma=window.coefficient("gamma", gamma),
         lambda_=window.coefficient("lambda_", lambda_),
         clip_rho=window.coefficient("clip_rho", clip_rho),
         clip_c=window.coefficient("clip_c", clip_c),
         clip_pg_rho=window.coefficient("clip_pg_rho", clip_pg_rho),
     )
-    return Estimate(*window.scan(reads, coefficients, outputs, reverse=True, implementation=implementation))
+    results = outputs if one_network else outputs_with_next_values
+    return Estimate(*window.scan(reads, coefficients, results, reverse=True, implementation=implementation))
 
 
 @jax.tree_util.register_dataclass

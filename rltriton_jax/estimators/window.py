@@ -280,15 +280,13 @@ class Window:
         return affine_scan(recurrence, operands, time_axis=self.axis, dtype=self.dtype, implementation=implementation)
 
 
-OPTIONS = ("on_truncation", "boundary", "reverse", "time_axis", "implementation")
-
-
-def over_leaves(main: str) -> Callable[[F], F]:
+def over_leaves(main: str, options: tuple[str, ...] = ()) -> Callable[[F], F]:
     """Makes a function of arrays one of pytrees: it is called once for each leaf of the argument `main`.
 
-    Every other array argument is one array for all leaves, or a pytree of the same structure; arguments named in
-    `OPTIONS` are passed as they are. Results come back in that structure.
+    Every other array argument is one array for all leaves, or a pytree of the same structure. The arguments named in
+    `options`, `time_axis` and `implementation` are passed as they are. Results come back in that structure.
     """
+    options = (*options, "time_axis", "implementation")
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
@@ -297,19 +295,19 @@ def over_leaves(main: str) -> Callable[[F], F]:
         def mapped(*args, **kwargs):
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            options = {k: v for k, v in bound.arguments.items() if k in OPTIONS}
-            arguments = {k: v for k, v in bound.arguments.items() if k not in OPTIONS}
+            fixed = {k: v for k, v in bound.arguments.items() if k in options}
+            arguments = {k: v for k, v in bound.arguments.items() if k not in options}
             paths, structure = jax.tree_util.tree_flatten_with_path(arguments[main])
             _refuse_sequence(main, arguments[main])
             if not paths:
                 raise ValueError(f"{main} is {arguments[main]!r}, which holds no array; pass an array [T, *batch].")
             if jax.tree_util.treedef_is_leaf(structure):
-                return function(**arguments, **options)
+                return function(**arguments, **fixed)
             columns = {k: _column(k, v, main, structure) for k, v in arguments.items()}
             results = []
             for i, (path, _) in enumerate(paths):
                 try:
-                    results.append(function(**{k: column[i] for k, column in columns.items()}, **options))
+                    results.append(function(**{k: column[i] for k, column in columns.items()}, **fixed))
                 except (TypeError, ValueError) as error:
                     raise type(error)(f"at {main}{jax.tree_util.keystr(path)}: {error}") from error
             return jax.tree.transpose(structure, None, jax.tree.unflatten(structure, results))

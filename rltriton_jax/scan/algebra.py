@@ -102,6 +102,8 @@ class _Reader:
                 if module != "jnp" or names.get("jnp") is not jnp or name not in FUNCTIONS:
                     self.refuse(f"`{ast.unparse(node.func)}` is not understood (jnp being jax.numpy)", node)
             case ast.Name(id=name) if name not in self.local and isinstance(names.get(name), types.FunctionType):
+                if names[name].__module__.startswith("jax."):
+                    self.refuse(f"the call `{name}(...)` is not understood; write it as jnp's", node)
                 yield names[name]
             case _:
                 self.refuse(f"the call `{ast.unparse(node.func)}(...)` is not understood", node)

@@ -10,8 +10,17 @@ from jax._src import dispatch
 from jax._src.sharding_impls import ShardingContext, SPMDAxisContext
 from jax.core import ShapedArray
 from jax.experimental import checkify
-from jax.extend.core import Primitive
-from jax.interpreters import mlir, xla
+
+# XLA gathers the operands of a call that it cannot look into; this is the only way to tell it how to split one.
+from jax.experimental.custom_partitioning import custom_partitioning as custom_partitioning
+from jax.extend.core import Literal as Literal
+from jax.extend.core import Primitive as Primitive
+
+# The rules of a primitive are registered in these modules; there is no other place for them.
+from jax.interpreters import ad as ad
+from jax.interpreters import batching as batching
+from jax.interpreters import mlir as mlir
+from jax.interpreters import partial_eval, xla
 
 
 def run_eagerly(primitive: Primitive) -> None:
@@ -22,6 +31,26 @@ def run_eagerly(primitive: Primitive) -> None:
 def show_devices(primitive: Primitive) -> None:
     """Lets the lowering of `primitive` know how many devices there are, which it is not told otherwise."""
     dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
+def drop_unused_outputs(primitive: Primitive, rule: Callable[..., Any]) -> None:
+    """Lets `rule` shorten an equation of which not all outputs are used; JAX 0.12 gives it the live inputs too."""
+    partial_eval.dce_rules[primitive] = rule
+
+
+def zero_tangent(x) -> ad.Zero:
+    """The symbolic tangent of what does not move."""
+    return ad.Zero(jax.typeof(x).to_tangent_aval())
+
+
+def retyped(aval: ShapedArray, shape, dtype, sharding) -> ShapedArray:
+    """The type `aval` with another shape, dtype and sharding; the manual axes along which it varies stay."""
+    return aval.update(shape=tuple(shape), dtype=dtype, weak_type=False, sharding=sharding)
+
+
+def platforms(ctx: mlir.LoweringRuleContext) -> tuple[str, ...]:
+    """The platforms that a program is lowered for; a lowering rule has no public way to ask."""
+    return tuple(ctx.module_context.platforms)
 
 
 def num_automatic_devices(ctx: mlir.LoweringRuleContext) -> int:

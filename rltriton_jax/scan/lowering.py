@@ -3,8 +3,7 @@
 import functools
 import warnings
 
-from jax.interpreters import mlir
-
+from rltriton_jax.scan.jax_internals import mlir, platforms
 from rltriton_jax.scan.plain import scan as plain
 from rltriton_jax.scan.sharding.devices import is_partly_manual, is_split, is_split_by_xla, on_each_shard
 from rltriton_jax.scan.sharding.time_shards import scan_part, without_edge_rows
@@ -53,10 +52,10 @@ _lower_plain = mlir.lower_fun(_plain, multiple_results=True)
 
 def _lower_elsewhere(ctx, *operands, implementation, **params):
     if implementation in ("triton", "interpret"):
-        platforms = ", ".join(ctx.module_context.platforms)
         needs = "a CUDA or ROCm device" if implementation == "triton" else "the CPU platform"
         raise ValueError(
-            f"implementation={implementation!r} needs {needs}, but this computation is being lowered for {platforms}; "
+            f"implementation={implementation!r} needs {needs}, but this computation is being lowered for "
+            f"{', '.join(platforms(ctx))}; "
             "use implementation=None, which suits every platform."
         )
     return _lower_plain(ctx, *operands, implementation=implementation, **params)

@@ -32,10 +32,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import checkify
-from jax.interpreters import ad, partial_eval
 
 from rltriton_jax.scan.implementation import resolve_implementation
-from rltriton_jax.scan.jax_internals import check_under_checkify
+from rltriton_jax.scan.jax_internals import ad, check_under_checkify, drop_unused_outputs, zero_tangent
 from rltriton_jax.scan.lowering import LOWERINGS
 from rltriton_jax.scan.plain import scan as plain
 from rltriton_jax.scan.plain.neighbours import edge_step, shifted
@@ -78,7 +77,7 @@ def _check_flags(*operands, recurrence, **_):
 
 
 def _dce(used, *rest):
-    eqn = rest[-1]  # JAX 0.12 passes the live inputs too
+    eqn = rest[-1]
     if not any(used):
         return [False] * len(eqn.invars), None
     if eqn.params["wanted"] == COMPOSITE:
@@ -165,7 +164,7 @@ def _with_sums_taken(recurrence, primals, tangents, dtype):
     for name, x, dx in zip(summed.operands, taken, dtaken, strict=True):
         if name in sums:
             still = moving.isdisjoint(sums[name])
-            known[name] = ad.Zero(jax.typeof(x).to_tangent_aval()) if still else dx
+            known[name] = zero_tangent(x) if still else dx
     return summed, taken, [known[name] for name in summed.operands]
 
 
@@ -301,5 +300,5 @@ affine_scan_p = define(
     multiple_results=True,
     for_devices=True,
 )
-partial_eval.dce_rules[affine_scan_p] = _dce
+drop_unused_outputs(affine_scan_p, _dce)
 check_under_checkify(affine_scan_p, _check_flags)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
 
 from rltriton_jax.scan.algebra import check_algebra
+from rltriton_jax.scan.jax_internals import Literal
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import ShapedArray
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from rltriton_jax.scan.jax_internals import run_eagerly, show_devices, varying_axes
+from rltriton_jax.scan.jax_internals import (
+    Primitive,
+    ad,
+    batching,
+    mlir,
+    retyped,
+    run_eagerly,
+    show_devices,
+    varying_axes,
+)
 
 
 def define(
@@ -64,7 +71,7 @@ def result_aval(avals: Sequence[ShapedArray], shape, dtype) -> ShapedArray:
     spec = [_common_axis(avals, d) for d in range(len(shape))]
     meshes = [a.sharding.mesh for a in avals if not a.sharding.mesh.empty]
     sharding = NamedSharding(meshes[0], P(*spec)) if meshes else avals[0].sharding
-    return avals[0].update(shape=tuple(shape), dtype=jnp.dtype(dtype), weak_type=False, sharding=sharding)
+    return retyped(avals[0], shape, jnp.dtype(dtype), sharding)
 
 
 def _common_axis(avals, d):

@@ -36,9 +36,9 @@ def run(options: argparse.Namespace) -> None:
         import matplotlib
         from tqdm import tqdm
 
-        from rltriton_jax.train import ppo, problems
+        from rltriton_jax.train import environments, ppo
 
-        problem = problems.make(config.env)
+        environment = environments.make(config.env)
     except ImportError as error:
         extra = "examples,brax" if "brax" in config.env + config.estimator else "examples"
         raise CommandError(f"{error}; install what it needs with: pip install 'rltriton-jax[{extra}]'") from error
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
         key, key_eval = jax.random.split(jax.random.key(config.seed))
         begin = time.perf_counter()
         try:
-            compiled = jax.jit(ppo.make_train(config, problem, report)).lower(key).compile()
+            compiled = jax.jit(ppo.make_train(config, environment, report)).lower(key).compile()
         except ImportError as error:
             raise CommandError(f"--estimator {config.estimator} needs a library: {error}") from error
         except ValueError as error:
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
         params, _ = jax.block_until_ready(compiled(key))
         jax.effects_barrier()
         trained_at = time.perf_counter()
-    returns, ended = map(np.asarray, jax.jit(ppo.make_evaluate(config, problem))(params, key_eval))
+    returns, ended = map(np.asarray, jax.jit(ppo.make_evaluate(config, environment))(params, key_eval))
 
     result = {
         **asdict(config),

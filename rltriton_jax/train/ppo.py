@@ -15,8 +15,8 @@ from flax.training.train_state import TrainState
 import rltriton_jax as rtj
 from rltriton_jax.train import network
 from rltriton_jax.train.config import Config
+from rltriton_jax.train.environments import Environment
 from rltriton_jax.train.estimates import ESTIMATES, Steps
-from rltriton_jax.train.problems import Problem
 
 
 class Rollout(NamedTuple):
@@ -48,14 +48,14 @@ class Carry(NamedTuple):
     key: jax.Array
 
 
-def make_train(config: Config, problem: Problem, report: Callable[..., None]):
+def make_train(config: Config, environment: Environment, report: Callable[..., None]):
     """Returns `train(key) -> (parameters, history)`; calls `report(update, mean_return)` after each update."""
-    net = network.ActorCritic(problem.num_actions, problem.continuous)
+    net = network.ActorCritic(environment.num_actions, environment.continuous)
     apply: Callable[..., Any] = net.apply
 
     def init(key):
         key, key_net, key_env = jax.random.split(key, 3)
-        observation, state = problem.reset(jax.random.split(key_env, config.num_envs))
+        observation, state = environment.reset(jax.random.split(key_env, config.num_envs))
         decay = optax.linear_schedule(
             config.learning_rate, 0.0, config.num_updates * config.epochs * config.minibatches
         )
@@ -69,9 +69,9 @@ def make_train(config: Config, problem: Problem, report: Callable[..., None]):
             state, observation, key = inner
             key, key_action, key_step = jax.random.split(key, 3)
             policy, _ = apply(carry.train.params, observation)
-            action = network.sample(key_action, policy, problem.continuous)
-            log_prob = network.log_prob(policy, action, problem.continuous)
-            following, state, reward, terminated, truncated, final = problem.step(
+            action = network.sample(key_action, policy, environment.continuous)
+            log_prob = network.log_prob(policy, action, environment.continuous)
+            following, state, reward, terminated, truncated, final = environment.step(
                 jax.random.split(key_step, config.num_envs), state, action
             )
             taken = Rollout(observation, action, log_prob, reward, terminated, truncated, final)
@@ -101,7 +101,7 @@ def make_train(config: Config, problem: Problem, report: Callable[..., None]):
 
     def estimate(params, batch: Rollout, reward, last_observation) -> rtj.Estimate:
         policy, values = apply(params, batch.observation)
-        log_prob = network.log_prob(policy, batch.action, problem.continuous)
+        log_prob = network.log_prob(policy, batch.action, environment.continuous)
         steps = Steps(
             reward,
             values,
@@ -115,13 +115,13 @@ def make_train(config: Config, problem: Problem, report: Callable[..., None]):
 
     def loss(params, batch: Rollout, target: rtj.Estimate):
         policy, values = apply(params, batch.observation)
-        log_ratio = network.log_prob(policy, batch.action, problem.continuous) - batch.log_prob
+        log_ratio = network.log_prob(policy, batch.action, environment.continuous) - batch.log_prob
         ratio = jnp.exp(log_ratio)
         advantage = (target.advantages - jnp.mean(target.advantages)) / (jnp.std(target.advantages) + 1e-8)
         clipped = jnp.clip(ratio, 1 - config.clip, 1 + config.clip)
         actor = -jnp.mean(jnp.minimum(ratio * advantage, clipped * advantage))
         critic = jnp.mean((values - target.targets) ** 2)
-        entropy = jnp.mean(network.entropy(policy, problem.continuous))
+        entropy = jnp.mean(network.entropy(policy, environment.continuous))
         return actor + config.value_weight * critic - config.entropy * entropy
 
     def update(carry: Carry, index):
@@ -154,25 +154,25 @@ def make_train(config: Config, problem: Problem, report: Callable[..., None]):
     return train
 
 
-def make_evaluate(config: Config, problem: Problem):
+def make_evaluate(config: Config, environment: Environment):
     """Returns `evaluate(parameters, key)`: the return of each environment's first episode under the policy's mode."""
-    net = network.ActorCritic(problem.num_actions, problem.continuous)
+    net = network.ActorCritic(environment.num_actions, environment.continuous)
 
     def evaluate(params, key):
         key, key_reset = jax.random.split(key)
-        observation, state = problem.reset(jax.random.split(key_reset, config.eval_episodes))
+        observation, state = environment.reset(jax.random.split(key_reset, config.eval_episodes))
 
         def step(inner):
             t, key, observation, state, alive, returns = inner
             key, key_step = jax.random.split(key)
-            action = network.mode(net.apply(params, observation)[0], problem.continuous)
+            action = network.mode(net.apply(params, observation)[0], environment.continuous)
             keys = jax.random.split(key_step, config.eval_episodes)
-            observation, state, reward, terminated, truncated, _ = problem.step(keys, state, action)
+            observation, state, reward, terminated, truncated, _ = environment.step(keys, state, action)
             returns += jnp.where(alive, reward, 0.0)
             return t + 1, key, observation, state, alive & ~(terminated | truncated), returns
 
         def running(inner):
-            return (inner[0] < problem.limit) & jnp.any(inner[4])
+            return (inner[0] < environment.limit) & jnp.any(inner[4])
 
         alive = jnp.ones(config.eval_episodes, bool)
         start = (jnp.int32(0), key, observation, state, alive, jnp.zeros(config.eval_episodes))

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.interpreters import ad, mlir
 
+from rltriton_jax.scan.jax_internals import ad, mlir, zero_tangent
 from rltriton_jax.scan.plain.products import unbroadcast
 from rltriton_jax.scan.rules import aligned, bind, define, result_aval
 from rltriton_jax.scan.sharding.devices import is_split, on_each_shard
@@ -81,7 +81,7 @@ def _batch(args, dims, *, shift, axis):
 def _jvp(primals, tangents, *, shift, axis):
     out = bind(neighbour_p, *primals, shift=shift, axis=axis)
     if all(isinstance(t, ad.Zero) for t in tangents):
-        return out, ad.Zero(jax.typeof(out).to_tangent_aval())
+        return out, zero_tangent(out)
     dx, *dbeyond = (ad.instantiate_zeros(t) for t in tangents)
     return out, bind(neighbour_p, dx, *dbeyond, shift=shift, axis=axis)
 

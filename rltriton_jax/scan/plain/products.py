@@ -1,8 +1,8 @@
 """Products in which 0 wins over NaN and Inf, so that garbage behind a cut stays there, in derivatives too."""
 
 import jax.numpy as jnp
-from jax.interpreters import ad, mlir
 
+from rltriton_jax.scan.jax_internals import ad, mlir
 from rltriton_jax.scan.rules import aligned, bind, define, result_aval
 
 

@@ -11,12 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.experimental.custom_partitioning import custom_partitioning
-from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from rltriton_jax.scan.jax_internals import automatic_axes_beside_manual, num_automatic_devices
+from rltriton_jax.scan.jax_internals import (
+    automatic_axes_beside_manual,
+    custom_partitioning,
+    mlir,
+    num_automatic_devices,
+)
 
 
 def is_split(ctx: mlir.LoweringRuleContext) -> bool:

@@ -72,10 +72,11 @@ def choose_tile(steps: int, rows: int, steps_adjoin: bool, streams: int) -> Tile
     V-trace, rows adjoining: 512 x 4096 (8, 32, 16, 8) in 8 chunks 1.85, (8, 32, 16, 4) 4.4; 8 x 131072 (8, 128, 8, 16)
     in 128 chunks 2.4, (8, 64, 16, 16) 4.8.
 
-    Retrace that sums 4 actions, rows adjoining, with as many registers as the compiler chooses: 65536 x 32
-    (32, 8, 4, 8) 0.77, (32, 2, 16, 2) 1.20; 4096 x 128 (16, 32, 4, 16) 0.78, with 128 registers 0.93; 16384 x 512
-    (32, 4, 8, 4) in 16 pieces 0.84, with 128 registers 0.95; 512 x 4096 (8, 64, 4, 16) in 16 chunks 1.03, with 128
-    registers 1.38. Steps adjoining: 512 x 4096 (1, 1024, 4, 32) 0.93, (1, 512, 8, 16) 1.05; 64 x 8192 the same two in 2 chunks 1.18 and 1.16.
+    Retrace that sums 4 actions, rows adjoining, with as many registers as the compiler chooses: 65536 x 32 (32, 8, 4,
+    8) 0.77, (32, 2, 16, 2) 1.20; 4096 x 128 (16, 32, 4, 16) 0.78, with 128 registers 0.93; 16384 x 512 (32, 4, 8, 4)
+    in 16 pieces 0.84, with 128 registers 0.95; 512 x 4096 (8, 64, 4, 16) in 16 chunks 1.03, with 128 registers 1.38.
+    Steps adjoining: 512 x 4096 (1, 1024, 4, 32) 0.93, (1, 512, 8, 16) 1.05; 64 x 8192 the same two in 2 chunks 1.18
+    and 1.16.
     """
     heavy, sums = streams >= 6, streams >= 10  # the last are weighted sums, as a rule
     return _whole_rows(steps, rows, sums) if steps_adjoin else _columns(steps, rows, heavy, sums)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 
-class Problem(Protocol):
+class Environment(Protocol):
     """A batch of environments."""
 
     @property
@@ -37,14 +37,14 @@ class Problem(Protocol):
 
 
 @dataclass(frozen=True)
-class GymnaxProblem:
+class GymnaxEnvironment:
     """A Gymnax environment with its parameters."""
 
     env: Any
     params: Any
 
     @classmethod
-    def make(cls, name: str) -> "GymnaxProblem":
+    def make(cls, name: str) -> "GymnaxEnvironment":
         import gymnax
 
         if name not in gymnax.registered_envs:
@@ -84,37 +84,25 @@ def _flat(observation):
 
 
 @dataclass(frozen=True)
-class BraxProblem:
-    """A Brax environment in Brax's own training wrappers, with one more that keeps the final observation."""
+class BraxEnvironment:
+    """A Brax environment in Brax's own training wrappers, and `keep_final_observation` among them."""
 
     env: Any
     limit: int = 1000
     continuous: bool = True
 
     @classmethod
-    def make(cls, name: str, limit: int = 1000) -> "BraxProblem":
+    def make(cls, name: str, limit: int = 1000) -> "BraxEnvironment":
         from brax import envs
         from brax.envs.wrappers import training
 
+        from rltriton_jax.compat.brax import keep_final_observation
+
         if name not in envs._envs:
             raise ValueError(f"brax/{name} is not known; one of: {', '.join('brax/' + n for n in envs._envs)}")
-
-        class KeepFinalObservation(training.Wrapper):
-            """AutoResetWrapper overwrites the last observation of an episode; this keeps it in `info`."""
-
-            def reset(self, rng):
-                return self._kept(self.env.reset(rng))
-
-            def step(self, state, action):
-                return self._kept(self.env.step(state, action))
-
-            def _kept(self, state):
-                state.info["final_obs"] = state.obs
-                return state
-
         env = training.VmapWrapper(envs.get_environment(name))
         env = training.EpisodeWrapper(env, limit, action_repeat=1)
-        return cls(training.AutoResetWrapper(KeepFinalObservation(env)), limit)
+        return cls(training.AutoResetWrapper(keep_final_observation(env)), limit)
 
     @property
     def num_actions(self) -> int:
@@ -131,6 +119,8 @@ class BraxProblem:
         return state.obs, state, state.reward, terminated, truncated, state.info["final_obs"]
 
 
-def make(name: str) -> Problem:
+def make(name: str) -> Environment:
     """The environment of that name: a Gymnax id, or brax/NAME."""
-    return BraxProblem.make(name.removeprefix("brax/")) if name.startswith("brax/") else GymnaxProblem.make(name)
+    if name.startswith("brax/"):
+        return BraxEnvironment.make(name.removeprefix("brax/"))
+    return GymnaxEnvironment.make(name)
