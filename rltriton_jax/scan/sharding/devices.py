@@ -40,7 +40,7 @@ def is_partly_manual(ctx: mlir.LoweringRuleContext) -> bool:
 def _explicit_mesh(ctx):
     for aval in ctx.avals_in:
         mesh = aval.sharding.mesh
-        if not mesh.empty and mesh.size > 1 and AxisType.Explicit in mesh.axis_types:
+        if not mesh.empty and AxisType.Explicit in mesh.axis_types:
             return mesh
     return None
 
