@@ -44,11 +44,7 @@ def _or_split(rule):
     return lower
 
 
-def _plain(*operands, implementation, **params):
-    return plain.affine_scan(*operands, sequential=implementation == "scan", **params)
-
-
-_lower_plain = mlir.lower_fun(_plain, multiple_results=True)
+_lower_plain = mlir.lower_fun(plain.affine_scan, multiple_results=True)
 
 
 def _lower_elsewhere(ctx, *operands, implementation, **params):

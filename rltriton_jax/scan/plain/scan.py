@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from rltriton_jax.scan.plain import loop
+from rltriton_jax.scan.plain.loop import Source
 from rltriton_jax.scan.plain.neighbours import shifted
 from rltriton_jax.scan.plain.products import scaled, zero_wins
 from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence, without_sums
@@ -132,7 +134,37 @@ def reduce_composites(w, u, *, axis: int, reverse: bool):
     return w, u
 
 
-def _scan(w, u, initial, *, time_axis, reverse, sequential):
+def _source(read: Read, named, *, steps, time_axis, dtype, reverse) -> Source:
+    """Where a loop finds what `read` says; only what is read ahead in scan order is written out before."""
+    kind = bool if read.flag else dtype
+    ndim = next(iter(named.values())).ndim
+    nothing = jnp.zeros((1,) * ndim, kind)
+    if read == START:
+        return Source(nothing, ~nothing)
+    if read.operand is None and read.beyond is None:
+        return Source(nothing)
+    values = nothing if read.operand is None else named[read.operand]
+    held = values.shape[time_axis]
+    if held == steps + 1:
+        return Source(values, offset=read.shift)
+    if read.shift == 0 or (read.operand is not None and held == 1 != steps):
+        return Source(values)
+    if read.shift != (1 if reverse else -1):
+        return Source(_read(read, named, steps, time_axis, ndim, dtype, reverse))
+    start = nothing if read.beyond is None else named[read.beyond].astype(kind)
+    batch = jnp.broadcast_shapes((*values.shape[:time_axis], 1, *values.shape[time_axis + 1 :]), start.shape)
+    return Source(values, jnp.broadcast_to(start, batch))
+
+
+def sources(recurrence: Recurrence, operands, *, time_axis: int, dtype) -> list[Source]:
+    """Where a loop finds everything the algebra reads."""
+    named = dict(zip(recurrence.operands, operands, strict=True))
+    layout = {"steps": num_steps(operands, time_axis), "time_axis": time_axis, "reverse": recurrence.reverse}
+    return [_source(r, named, dtype=compute_dtype(dtype), **layout) for r in recurrence.reads]
+
+
+def _associative(w, u, initial, *, time_axis, reverse):
+    """The states by `lax.associative_scan` over all steps."""
     u = jnp.broadcast_to(u, jnp.broadcast_shapes(w.shape, u.shape))
     steps = u.shape[time_axis]
     w = jnp.broadcast_to(w, (*w.shape[:time_axis], steps, *w.shape[time_axis + 1 :]))
@@ -140,24 +172,15 @@ def _scan(w, u, initial, *, time_axis, reverse, sequential):
         first = steps - 1 if reverse else 0
         at_first = lax.broadcasted_iota(jnp.int32, [steps if a == time_axis else 1 for a in range(u.ndim)], time_axis)
         u = u + jnp.where(at_first == first, zero_wins(w, initial), 0)
-    if not sequential:
-        if not isinstance(steps, int):
-            raise ValueError(
-                f"the number of steps is {steps}, but lax.associative_scan needs a static one; export with a static "
-                "number of steps, or with implementation='scan'."
-            )
-        return lax.associative_scan(_compose, (w, u), reverse=reverse, axis=time_axis)[1]
-
-    def step(x, wu):
-        x = wu[1] + zero_wins(wu[0], x)
-        return x, x
-
-    rows = [jnp.moveaxis(a, time_axis, 0) for a in (w, u)]
-    start = jnp.zeros(rows[1].shape[1:], u.dtype)
-    return jnp.moveaxis(lax.scan(step, start, tuple(rows), reverse=reverse)[1], 0, time_axis)
+    if not isinstance(steps, int):
+        raise ValueError(
+            f"the number of steps is {steps}, but lax.associative_scan needs a static one; export with a static "
+            "number of steps, or with implementation='scan'."
+        )
+    return lax.associative_scan(_compose, (w, u), reverse=reverse, axis=time_axis)[1]
 
 
-def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted, sequential: bool):
+def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted, implementation):
     """Algebra, scan, algebra, each in jnp; returns the outputs whose indices `wanted` lists, or the composite."""
     recurrence, operands = sums_taken(recurrence, operands, dtype=dtype)
     if wanted == COMPOSITE:
@@ -165,10 +188,15 @@ def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted
     shape = output_shape(operands, time_axis)
     if 0 in shape:
         return tuple(jnp.zeros(shape, compute_dtype(dtype) if i == recurrence.state else dtype) for i in wanted)
-    reads = gather(recurrence, operands, time_axis=time_axis, dtype=dtype)
     initial = initial_state(recurrence, operands, dtype)
+    state = compute_dtype(dtype)
+    if implementation == "scan":
+        start = jnp.zeros((1,) * len(shape), state) if initial is None else initial
+        found = sources(recurrence, operands, time_axis=time_axis, dtype=dtype)
+        return tuple(loop.states(recurrence, found, start, shape=shape, axis=time_axis, dtype=state, wanted=wanted, out_dtype=dtype))
+    reads = gather(recurrence, operands, time_axis=time_axis, dtype=dtype)
     w, u = recurrence.coefficients(reads)
-    x = _scan(w, u, initial, time_axis=time_axis, reverse=recurrence.reverse, sequential=sequential)
+    x = _associative(w, u, initial, time_axis=time_axis, reverse=recurrence.reverse)
     x = jnp.broadcast_to(x, shape)
     return finish(recurrence, reads, x, initial, time_axis=time_axis, dtype=dtype, wanted=wanted)
 
