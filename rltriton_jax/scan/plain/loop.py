@@ -12,23 +12,25 @@ from rltriton_jax.scan.rules import varying_alike
 
 
 class Source(NamedTuple):
-    """Where the loop finds what a step reads, with the time axis in place and of size 1 in rows.
+    """Where the loop finds what step t reads: row t + shift of `values`, and `beyond` where there is no such row.
 
-    `values` has a row for each step, or one for all of them. With `start` each step reads what the step before it in
-    scan order had, and the first one `start`; without, its own. `offset` is where the row of step 0 is.
+    Rows keep the axis of time, of size 1. `values` of one row are the same at all steps.
     """
 
     values: Any
-    start: Any = None
-    offset: int = 0
+    shift: int = 0
+    beyond: Any = None
 
 
-def _row(source: Source, i, axis: int, dtype):
-    """The row of `source` at step i, in the dtype in which the algebra sees it."""
-    x = source.values
+def _row(source: Source, i, steps, axis: int, dtype):
+    """What step i reads, in the dtype in which the algebra sees it."""
+    x, at = source.values, i + source.shift if source.shift else i
     if x.shape[axis] != 1:
-        x = lax.dynamic_slice_in_dim(x, i + source.offset if source.offset else i, 1, axis)
-    return x.astype(dtype)
+        x = lax.dynamic_slice_in_dim(x, at, 1, axis, allow_negative_indices=False)
+    x = x.astype(dtype)
+    if source.beyond is None:
+        return x
+    return jnp.where((at < 0) | (at >= steps), source.beyond, x)
 
 
 def run(recurrence: Recurrence, sources: list[Source], carry, advance, *, steps, axis: int, dtype, results=()):
@@ -37,25 +39,20 @@ def run(recurrence: Recurrence, sources: list[Source], carry, advance, *, steps,
     The rows are written to arrays of the types in `results`, which are returned behind the last carry.
     """
     kinds = [bool if r.flag else dtype for r in recurrence.reads]
-    later = [k for k, source in enumerate(sources) if source.start is not None]
 
     def body(n, state):
-        carry, held, written = state
+        carry, written = state
         i = steps - 1 - n if recurrence.reverse else n
-        rows = [_row(source, i, axis, kind) for source, kind in zip(sources, kinds, strict=True)]
-        ahead = [jnp.broadcast_to(rows[k], h.shape) for k, h in zip(later, held, strict=True)]
-        for k, h in zip(later, held, strict=True):
-            rows[k] = h
-        carry, rows = advance(recurrence.named(rows), carry)
-        written = [lax.dynamic_update_slice_in_dim(a, row, i, axis) for a, row in zip(written, rows, strict=True)]
-        return carry, ahead, written
+        s = recurrence.named(_row(source, i, steps, axis, kind) for source, kind in zip(sources, kinds, strict=True))
+        carry, rows = advance(s, carry)
+        return carry, [
+            lax.dynamic_update_slice_in_dim(a, row, i, axis, allow_negative_indices=False)
+            for a, row in zip(written, rows, strict=True)
+        ]
 
-    held = [sources[k].start for k in later]
-    state = carry, held, [lax.full(r.shape, 0, r.dtype) for r in results]
-    leaves, tree = jax.tree.flatten(state)
+    leaves, tree = jax.tree.flatten((carry, [lax.full(r.shape, 0, r.dtype) for r in results]))
     leaves = varying_alike([*leaves, *(s.values for s in sources)])[: len(leaves)]
-    carry, _, written = lax.fori_loop(0, steps, body, jax.tree.unflatten(tree, leaves))
-    return carry, written
+    return lax.fori_loop(0, steps, body, jax.tree.unflatten(tree, leaves))
 
 
 def states(recurrence: Recurrence, sources, start, *, shape, axis: int, dtype, wanted, out_dtype):

@@ -26,7 +26,8 @@ def scaled(tangent, factor):
 
 
 def _scaled(tangent, factor):
-    return jnp.where((tangent == 0) | (factor == 0), 0, tangent * factor)
+    # Said so that XLA sees through it where the factor is a constant, 1 most often.
+    return jnp.where((factor == 0) | ((tangent == 0) & ~jnp.isfinite(factor)), 0, tangent * factor)
 
 
 def _abstract_eval(tangent, factor):

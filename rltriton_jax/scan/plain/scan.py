@@ -135,25 +135,21 @@ def reduce_composites(w, u, *, axis: int, reverse: bool):
 
 
 def _source(read: Read, named, *, steps, time_axis, dtype, reverse) -> Source:
-    """Where a loop finds what `read` says; only what is read ahead in scan order is written out before."""
+    """Where a loop finds what `read` says."""
     kind = bool if read.flag else dtype
-    ndim = next(iter(named.values())).ndim
-    nothing = jnp.zeros((1,) * ndim, kind)
+    nothing = jnp.zeros((1,) * next(iter(named.values())).ndim, kind)
     if read == START:
-        return Source(nothing, ~nothing)
-    if read.operand is None and read.beyond is None:
-        return Source(nothing)
-    values = nothing if read.operand is None else named[read.operand]
+        return Source(nothing, 1 if reverse else -1, ~nothing)
+    beyond = nothing if read.beyond is None else named[read.beyond].astype(kind)
+    if read.operand is None:
+        return Source(nothing) if read.beyond is None else Source(nothing, read.shift, beyond)
+    values = named[read.operand]
     held = values.shape[time_axis]
     if held == steps + 1:
-        return Source(values, offset=read.shift)
-    if read.shift == 0 or (read.operand is not None and held == 1 != steps):
+        return Source(values, read.shift)
+    if read.shift == 0 or held == 1 != steps:
         return Source(values)
-    if read.shift != (1 if reverse else -1):
-        return Source(_read(read, named, steps, time_axis, ndim, dtype, reverse))
-    start = nothing if read.beyond is None else named[read.beyond].astype(kind)
-    batch = jnp.broadcast_shapes((*values.shape[:time_axis], 1, *values.shape[time_axis + 1 :]), start.shape)
-    return Source(values, jnp.broadcast_to(start, batch))
+    return Source(values, read.shift, beyond)
 
 
 def sources(recurrence: Recurrence, operands, *, time_axis: int, dtype) -> list[Source]:
