@@ -47,7 +47,7 @@ def _or_split(rule):
 _lower_plain = mlir.lower_fun(plain.affine_scan, multiple_results=True)
 
 
-def _lower_elsewhere(ctx, *operands, implementation, **params):
+def _lower_elsewhere(ctx, *operands, implementation, default="associative_scan", **params):
     if implementation in ("triton", "interpret"):
         platforms = ", ".join(ctx.module_context.platforms)
         needs = "a CUDA or ROCm device" if implementation == "triton" else "the CPU platform"
@@ -55,12 +55,12 @@ def _lower_elsewhere(ctx, *operands, implementation, **params):
             f"implementation={implementation!r} needs {needs}, but this computation is being lowered for {platforms}; "
             "use implementation=None, which suits every platform."
         )
-    return _lower_plain(ctx, *operands, implementation=implementation, **params)
+    return _lower_plain(ctx, *operands, implementation=implementation or default, **params)
 
 
 def _lower_cpu(ctx, *operands, implementation, **params):
     if implementation != "interpret":
-        return _lower_elsewhere(ctx, *operands, implementation=implementation, **params)
+        return _lower_elsewhere(ctx, *operands, implementation=implementation, default="chunked_scan", **params)
     if (reason := launch.import_failure("triton")) is not None:
         raise ValueError(f"implementation='interpret' cannot run: {reason}")
     from rltriton_jax.scan.triton.interpret import run_interpreted
@@ -86,7 +86,7 @@ def _lower_gpu(ctx, *operands, implementation, platform, **params):
     if implementation == "triton":
         raise ValueError(f"implementation='triton' cannot run: {reason}")
     warnings.warn(f"The Triton kernel cannot run, lax.associative_scan takes its place: {reason}", stacklevel=2)
-    return _lower_plain(ctx, *operands, implementation=implementation, **params)
+    return _lower_plain(ctx, *operands, implementation="associative_scan", **params)
 
 
 LOWERINGS = {

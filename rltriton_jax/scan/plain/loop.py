@@ -34,7 +34,7 @@ def _row(source: Source, i, steps, axis: int, dtype):
 
 
 def run(recurrence: Recurrence, sources: list[Source], carry, advance, *, steps, axis: int, dtype, results=()):
-    """Runs `advance(s, carry) -> (carry, rows)` from the first step to the last, `s` being what the step reads.
+    """Runs `advance(i, s, carry) -> (carry, rows)` from the first step to the last, `s` being what step i reads.
 
     The rows are written to arrays of the types in `results`, which are returned behind the last carry.
     """
@@ -44,7 +44,7 @@ def run(recurrence: Recurrence, sources: list[Source], carry, advance, *, steps,
         carry, written = state
         i = steps - 1 - n if recurrence.reverse else n
         s = recurrence.named(_row(source, i, steps, axis, kind) for source, kind in zip(sources, kinds, strict=True))
-        carry, rows = advance(s, carry)
+        carry, rows = advance(i, s, carry)
         return carry, [
             lax.dynamic_update_slice_in_dim(a, row, i, axis, allow_negative_indices=False)
             for a, row in zip(written, rows, strict=True)
@@ -60,7 +60,7 @@ def states(recurrence: Recurrence, sources, start, *, shape, axis: int, dtype, w
     row = (*shape[:axis], 1, *shape[axis + 1 :])
     dtypes = [dtype if i == recurrence.state else out_dtype for i in wanted]
 
-    def advance(s, entering):
+    def advance(_, s, entering):
         w, u = recurrence.coefficients(s)
         x = jnp.broadcast_to(u + zero_wins(w, entering), row)
         outputs = (*recurrence.outputs(s, x, entering), x)
@@ -71,12 +71,14 @@ def states(recurrence: Recurrence, sources, start, *, shape, axis: int, dtype, w
     return run(recurrence, sources, start, advance, steps=shape[axis], axis=axis, dtype=dtype, results=results)[1]
 
 
-def composites(recurrence: Recurrence, sources, *, shape, axis: int, dtype):
-    """The affine map (w, u) of all steps together, of size 1 on `axis`."""
+def composites(recurrence: Recurrence, sources, *, shape, axis: int, dtype, live=None):
+    """The affine map (w, u) of all steps together, of size 1 on `axis`; of those i only that are `live(i)`, if given."""
     row = (*shape[:axis], 1, *shape[axis + 1 :])
 
-    def advance(s, older):
+    def advance(i, s, older):
         w, u = recurrence.coefficients(s)
+        if live is not None:
+            w, u = jnp.where(live(i), w, 1.0), jnp.where(live(i), u, 0.0)
         through_w, through_u = zero_wins(w, older[0]), u + zero_wins(w, older[1])
         return (jnp.broadcast_to(through_w, row), jnp.broadcast_to(through_u, row)), ()
 

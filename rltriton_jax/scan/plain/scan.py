@@ -1,5 +1,6 @@
 """The recurrence in plain JAX: what every platform without a kernel runs, and what derivatives are taken of."""
 
+import functools
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from rltriton_jax.scan.plain import loop
+from rltriton_jax.scan.plain.chunks import Chunks, num_chunks
 from rltriton_jax.scan.plain.loop import Source
 from rltriton_jax.scan.plain.neighbours import shifted
 from rltriton_jax.scan.plain.products import scaled, zero_wins
@@ -171,26 +173,30 @@ def _associative(w, u, initial, *, time_axis, reverse):
     if not isinstance(steps, int):
         raise ValueError(
             f"the number of steps is {steps}, but lax.associative_scan needs a static one; export with a static "
-            "number of steps, or with implementation='scan'."
+            "number of steps, or with implementation='scan', or for the CPU alone with 'chunked_scan'."
         )
     return lax.associative_scan(_compose, (w, u), reverse=reverse, axis=time_axis)[1]
 
 
 def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted, implementation):
-    """Algebra, scan, algebra, each in jnp; returns the outputs whose indices `wanted` lists, or the composite."""
+    """The outputs whose indices `wanted` lists, or the composite, by one of the plain implementations."""
     recurrence, operands = sums_taken(recurrence, operands, dtype=dtype)
-    if wanted == COMPOSITE:
-        return composite(*operands, recurrence=recurrence, time_axis=time_axis, dtype=dtype)
     shape = output_shape(operands, time_axis)
-    if 0 in shape:
+    if 0 in shape and wanted != COMPOSITE:
         return tuple(jnp.zeros(shape, compute_dtype(dtype) if i == recurrence.state else dtype) for i in wanted)
-    initial = initial_state(recurrence, operands, dtype)
-    state = compute_dtype(dtype)
-    if implementation == "scan":
-        start = jnp.zeros((1,) * len(shape), state) if initial is None else initial
-        found = sources(recurrence, operands, time_axis=time_axis, dtype=dtype)
-        return tuple(loop.states(recurrence, found, start, shape=shape, axis=time_axis, dtype=state, wanted=wanted, out_dtype=dtype))
+    layout = {"time_axis": time_axis, "dtype": dtype}
+    if implementation == "associative_scan":
+        function = composite if wanted == COMPOSITE else functools.partial(_over_all_steps, wanted=wanted)
+        return function(*operands, recurrence=recurrence, **layout)
+    count = num_chunks(shape, time_axis) if implementation == "chunked_scan" else 1
+    return _by_loop(*operands, recurrence=recurrence, wanted=wanted, count=count, **layout)
+
+
+def _over_all_steps(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted):
+    """Algebra, `lax.associative_scan`, algebra, each in jnp."""
+    shape = output_shape(operands, time_axis)
     reads = gather(recurrence, operands, time_axis=time_axis, dtype=dtype)
+    initial = initial_state(recurrence, operands, dtype)
     w, u = recurrence.coefficients(reads)
     x = _associative(w, u, initial, time_axis=time_axis, reverse=recurrence.reverse)
     x = jnp.broadcast_to(x, shape)
@@ -203,6 +209,32 @@ def composite(*operands, recurrence: Recurrence, time_axis: int, dtype):
     reads = gather(recurrence, operands, time_axis=time_axis, dtype=dtype)
     w, u = (jnp.broadcast_to(a, shape) for a in recurrence.coefficients(reads))
     return reduce_composites(w, u, axis=time_axis, reverse=recurrence.reverse)
+
+
+def _by_loop(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted, count: int):
+    """A loop over the steps, or over those of `count` chunks at once, which `lax.associative_scan` joins."""
+    shape = output_shape(operands, time_axis)
+    found = sources(recurrence, operands, time_axis=time_axis, dtype=dtype)
+    initial = initial_state(recurrence, operands, dtype)
+    start = jnp.zeros((1,) * len(shape), compute_dtype(dtype)) if initial is None else initial
+    layout = {"shape": shape, "axis": time_axis, "dtype": compute_dtype(dtype)}
+    if count == 1:
+        if wanted == COMPOSITE:
+            return loop.composites(recurrence, found, **layout)
+        return loop.states(recurrence, found, start, wanted=wanted, out_dtype=dtype, **layout)
+
+    chunks = Chunks(shape, time_axis, count, recurrence.reverse)
+    found = [chunks.source(source) for source in found]
+    layout |= {"shape": chunks.shape, "axis": time_axis + 1}
+    live = chunks.live if wanted == COMPOSITE and chunks.filling else None
+    w, u = loop.composites(recurrence, found, live=live, **layout)
+    across = {"time_axis": time_axis, "reverse": recurrence.reverse}
+    if wanted == COMPOSITE:
+        return [chunks.row(a) for a in reduce_composites(w, u, axis=time_axis, reverse=recurrence.reverse)]
+    start = chunks.split(start)
+    start = entering(_associative(w, u, start, **across), start, **across)
+    results = loop.states(recurrence, found, start, wanted=wanted, out_dtype=dtype, **layout)
+    return [chunks.join(x) for x in results]
 
 
 def finish(recurrence: Recurrence, reads, x, initial, *, time_axis, dtype, wanted):
