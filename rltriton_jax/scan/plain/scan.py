@@ -188,8 +188,8 @@ def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted
     if implementation == "associative_scan":
         function = composite if wanted == COMPOSITE else functools.partial(_over_all_steps, wanted=wanted)
         return function(*operands, recurrence=recurrence, **layout)
-    count = num_chunks(shape, time_axis) if implementation == "chunked_scan" else 1
-    return _by_loop(*operands, recurrence=recurrence, wanted=wanted, count=count, **layout)
+    chunked = implementation == "chunked_scan"
+    return _by_loop(*operands, recurrence=recurrence, wanted=wanted, chunked=chunked, **layout)
 
 
 def _over_all_steps(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted):
@@ -211,30 +211,36 @@ def composite(*operands, recurrence: Recurrence, time_axis: int, dtype):
     return reduce_composites(w, u, axis=time_axis, reverse=recurrence.reverse)
 
 
-def _by_loop(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted, count: int):
-    """A loop over the steps, or over those of `count` chunks at once, which `lax.associative_scan` joins."""
-    shape = output_shape(operands, time_axis)
-    found = sources(recurrence, operands, time_axis=time_axis, dtype=dtype)
+def _by_loop(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted, chunked: bool):
+    """A loop over the steps, or over those of several chunks at once, which `lax.associative_scan` joins.
+
+    Time comes first: rows in one piece are worth the copy where it did not.
+    """
+    operands = [jnp.moveaxis(x, time_axis, 0) for x in operands]
+    shape, state = output_shape(operands, 0), compute_dtype(dtype)
+    found = sources(recurrence, operands, time_axis=0, dtype=dtype)
     initial = initial_state(recurrence, operands, dtype)
-    start = jnp.zeros((1,) * len(shape), compute_dtype(dtype)) if initial is None else initial
-    layout = {"shape": shape, "axis": time_axis, "dtype": compute_dtype(dtype)}
+    start = jnp.zeros((1,) * len(shape), state) if initial is None else initial
+    count = num_chunks(shape) if chunked else 1
     if count == 1:
         if wanted == COMPOSITE:
-            return loop.composites(recurrence, found, **layout)
-        return loop.states(recurrence, found, start, wanted=wanted, out_dtype=dtype, **layout)
+            results = loop.composites(recurrence, found, shape=shape, axis=0, dtype=state)
+        else:
+            results = loop.states(recurrence, found, start, shape=shape, axis=0, dtype=state, wanted=wanted, out_dtype=dtype)
+        return [jnp.moveaxis(x, 0, time_axis) for x in results]
 
-    chunks = Chunks(shape, time_axis, count, recurrence.reverse)
+    chunks = Chunks(shape, count, recurrence.reverse)
     found = [chunks.source(source) for source in found]
-    layout |= {"shape": chunks.shape, "axis": time_axis + 1}
-    live = chunks.live if wanted == COMPOSITE and chunks.filling else None
-    w, u = loop.composites(recurrence, found, live=live, **layout)
-    across = {"time_axis": time_axis, "reverse": recurrence.reverse}
+    layout = {"shape": chunks.shape, "axis": 1, "dtype": state}
+    across = {"time_axis": 0, "reverse": recurrence.reverse}
+    w, u = loop.composites(recurrence, found, live=chunks.live if chunks.filling else None, **layout)
     if wanted == COMPOSITE:
-        return [chunks.row(a) for a in reduce_composites(w, u, axis=time_axis, reverse=recurrence.reverse)]
-    start = chunks.split(start)
-    start = entering(_associative(w, u, start, **across), start, **across)
-    results = loop.states(recurrence, found, start, wanted=wanted, out_dtype=dtype, **layout)
-    return [chunks.join(x) for x in results]
+        results = [x[0] for x in reduce_composites(w, u, axis=0, reverse=recurrence.reverse)]
+    else:
+        start = entering(_associative(w, u, start[None], **across), start[None], **across)
+        results = loop.states(recurrence, found, start, wanted=wanted, out_dtype=dtype, **layout)
+        results = [chunks.join(x) for x in results]
+    return [jnp.moveaxis(x, 0, time_axis) for x in results]
 
 
 def finish(recurrence: Recurrence, reads, x, initial, *, time_axis, dtype, wanted):
