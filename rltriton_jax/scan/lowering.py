@@ -5,10 +5,25 @@ import warnings
 
 from jax.interpreters import mlir
 
+from rltriton_jax.scan.implementation import resolve_implementation
 from rltriton_jax.scan.plain import scan as plain
 from rltriton_jax.scan.sharding.devices import is_partly_manual, is_split, is_split_by_xla, on_each_shard
 from rltriton_jax.scan.sharding.time_shards import scan_part, without_edge_rows
 from rltriton_jax.scan.triton import launch
+
+
+def implementation_on(platform: str, name: str | None = None) -> str:
+    """What runs on `platform`, by JAX's name for it, where a call names this implementation, or none."""
+    return resolve_implementation(name) or _own(platform)
+
+
+def _own(platform):
+    """What runs where nothing is named."""
+    if platform == "cpu":
+        return "chunked_scan"
+    if platform in ("gpu", "cuda", "rocm") and launch.why_unavailable() is None:
+        return "triton"
+    return "associative_scan"
 
 
 def _lower_split(ctx, *operands, recurrence, time_axis, dtype, wanted, implementation):
@@ -47,7 +62,7 @@ def _or_split(rule):
 _lower_plain = mlir.lower_fun(plain.affine_scan, multiple_results=True)
 
 
-def _lower_elsewhere(ctx, *operands, implementation, default="associative_scan", **params):
+def _lower_elsewhere(ctx, *operands, implementation, platform="others", **params):
     if implementation in ("triton", "interpret"):
         platforms = ", ".join(ctx.module_context.platforms)
         needs = "a CUDA or ROCm device" if implementation == "triton" else "the CPU platform"
@@ -55,12 +70,12 @@ def _lower_elsewhere(ctx, *operands, implementation, default="associative_scan",
             f"implementation={implementation!r} needs {needs}, but this computation is being lowered for {platforms}; "
             "use implementation=None, which suits every platform."
         )
-    return _lower_plain(ctx, *operands, implementation=implementation or default, **params)
+    return _lower_plain(ctx, *operands, implementation=implementation or _own(platform), **params)
 
 
 def _lower_cpu(ctx, *operands, implementation, **params):
     if implementation != "interpret":
-        return _lower_elsewhere(ctx, *operands, implementation=implementation, default="chunked_scan", **params)
+        return _lower_elsewhere(ctx, *operands, implementation=implementation, platform="cpu", **params)
     if (reason := launch.import_failure("triton")) is not None:
         raise ValueError(f"implementation='interpret' cannot run: {reason}")
     from rltriton_jax.scan.triton.interpret import run_interpreted

@@ -72,7 +72,7 @@ def states(recurrence: Recurrence, sources, start, *, shape, axis: int, dtype, w
 
 
 def composites(recurrence: Recurrence, sources, *, shape, axis: int, dtype, live=None):
-    """The affine map (w, u) of all steps together, of size 1 on `axis`; of those i only that are `live(i)`, if given."""
+    """The affine map (w, u) of all steps together, of size 1 on `axis`; with `live`, of those for which it is True."""
     row = (*shape[:axis], 1, *shape[axis + 1 :])
 
     def advance(i, s, older):

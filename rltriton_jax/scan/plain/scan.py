@@ -212,35 +212,37 @@ def composite(*operands, recurrence: Recurrence, time_axis: int, dtype):
 
 
 def _by_loop(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted, chunked: bool):
-    """A loop over the steps, or over those of several chunks at once, which `lax.associative_scan` joins.
-
-    Time comes first: rows in one piece are worth the copy where it did not.
-    """
+    """A loop over the steps. Time comes first: rows in one piece are worth the copy where it did not."""
     operands = [jnp.moveaxis(x, time_axis, 0) for x in operands]
-    shape, state = output_shape(operands, 0), compute_dtype(dtype)
+    shape = output_shape(operands, 0)
     found = sources(recurrence, operands, time_axis=0, dtype=dtype)
     initial = initial_state(recurrence, operands, dtype)
-    start = jnp.zeros((1,) * len(shape), state) if initial is None else initial
-    count = num_chunks(shape) if chunked else 1
-    if count == 1:
-        if wanted == COMPOSITE:
-            results = loop.composites(recurrence, found, shape=shape, axis=0, dtype=state)
-        else:
-            results = loop.states(recurrence, found, start, shape=shape, axis=0, dtype=state, wanted=wanted, out_dtype=dtype)
-        return [jnp.moveaxis(x, 0, time_axis) for x in results]
+    start = jnp.zeros((1,) * len(shape), compute_dtype(dtype)) if initial is None else initial
+    over = functools.partial(_over_chunks, num_chunks(shape)) if chunked and num_chunks(shape) > 1 else _over_steps
+    results = over(recurrence, found, start, shape=shape, dtype=dtype, wanted=wanted)
+    return [jnp.moveaxis(x, 0, time_axis) for x in results]
 
-    chunks = Chunks(shape, count, recurrence.reverse)
+
+def _over_steps(recurrence, found, start, *, shape, dtype, wanted):
+    """By one loop over all steps."""
+    layout = {"shape": shape, "axis": 0, "dtype": compute_dtype(dtype)}
+    if wanted == COMPOSITE:
+        return loop.composites(recurrence, found, **layout)
+    return loop.states(recurrence, found, start, wanted=wanted, out_dtype=dtype, **layout)
+
+
+def _over_chunks(count, recurrence, found, start, *, shape, dtype, wanted):
+    """By a loop over those of all chunks at once: once for their composites, and again from the states of these."""
+    reverse = recurrence.reverse
+    chunks = Chunks(shape, count, reverse)
     found = [chunks.source(source) for source in found]
-    layout = {"shape": chunks.shape, "axis": 1, "dtype": state}
-    across = {"time_axis": 0, "reverse": recurrence.reverse}
+    layout = {"shape": chunks.shape, "axis": 1, "dtype": compute_dtype(dtype)}
     w, u = loop.composites(recurrence, found, live=chunks.live if chunks.filling else None, **layout)
     if wanted == COMPOSITE:
-        results = [x[0] for x in reduce_composites(w, u, axis=0, reverse=recurrence.reverse)]
-    else:
-        start = entering(_associative(w, u, start[None], **across), start[None], **across)
-        results = loop.states(recurrence, found, start, wanted=wanted, out_dtype=dtype, **layout)
-        results = [chunks.join(x) for x in results]
-    return [jnp.moveaxis(x, 0, time_axis) for x in results]
+        return [x[0] for x in reduce_composites(w, u, axis=0, reverse=reverse)]
+    after = _associative(w, u, start[None], time_axis=0, reverse=reverse)
+    start = entering(after, start[None], time_axis=0, reverse=reverse)
+    return [chunks.join(x) for x in loop.states(recurrence, found, start, wanted=wanted, out_dtype=dtype, **layout)]
 
 
 def finish(recurrence: Recurrence, reads, x, initial, *, time_axis, dtype, wanted):
