@@ -14,6 +14,7 @@ import numpy as np
 from rltriton_jax.bench import cases, cpu, timing
 from rltriton_jax.bench.cases import BenchCase
 from rltriton_jax.errors import CommandError
+from rltriton_jax.scan.lowering import implementation_on
 from rltriton_jax.versions import versions
 
 LAYOUTS = ("time_major", "batch_major")
@@ -137,7 +138,7 @@ def plot(report, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     rows = report["rows"]
-    best = rows[0]["implementation"]
+    best = implementation_on(jax.default_backend())
     shapes = list(dict.fromkeys((r["rows"], r["steps"]) for r in rows))
     figure, panels = plt.subplots(1, 2, figsize=(12, 4.6), sharey=True, layout="constrained")
     for axes, layout in zip(panels, LAYOUTS, strict=True):

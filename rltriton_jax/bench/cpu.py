@@ -61,13 +61,15 @@ def _compare(ours, hand, steps: int, rows: int) -> dict[str, float]:
 
 def _compiled(function, arrays) -> tuple[Callable[..., Any], float]:
     """The compiled function, and the quickest of several times from tracing to the end of compilation."""
-    times = []
-    for _ in range(COMPILATIONS):
+
+    def timed():
         jax.clear_caches()
         begin = time.perf_counter()
         compiled = function.lower(arrays).compile()
-        times.append(1e3 * (time.perf_counter() - begin))
-    return compiled, min(times)
+        return compiled, 1e3 * (time.perf_counter() - begin)
+
+    made = [timed() for _ in range(COMPILATIONS)]
+    return made[0][0], min(taken for _, taken in made)
 
 
 def _interleaved(functions, arrays) -> list[float]:
