@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rltriton_jax.scan.plain.products import zero_wins
-from rltriton_jax.scan.recurrence import Recurrence
+from rltriton_jax.scan.recurrence import Recurrence, is_linear
 from rltriton_jax.scan.rules import varying_alike
 
 
@@ -33,30 +33,34 @@ def _row(source: Source, i, steps, axis: int, dtype):
     return jnp.where((at < 0) | (at >= steps), source.beyond, x)
 
 
-def run(recurrence: Recurrence, sources: list[Source], carry, advance, *, steps, axis: int, dtype, results=()):
+def run(
+    recurrence: Recurrence, sources: list[Source], carry, advance, *, steps, axis: int, dtype, onto=(), in_place=False
+):
     """Runs `advance(i, s, carry) -> (carry, rows)` from the first step to the last, `s` being what step i reads.
 
-    The rows are written to arrays of the types in `results`, which are returned behind the last carry.
+    The rows are written onto the arrays `onto`, which are returned behind the last carry. `in_place` says that the
+    first source is the first of these: each of its rows is read before it is written over.
     """
     kinds = [bool if r.flag else dtype for r in recurrence.reads]
 
     def body(n, state):
         carry, written = state
         i = steps - 1 - n if recurrence.reverse else n
-        s = recurrence.named(_row(source, i, steps, axis, kind) for source, kind in zip(sources, kinds, strict=True))
+        found = [Source(written[0]), *sources[1:]] if in_place else sources
+        s = recurrence.named(_row(source, i, steps, axis, kind) for source, kind in zip(found, kinds, strict=True))
         carry, rows = advance(i, s, carry)
         return carry, [
             lax.dynamic_update_slice_in_dim(a, row, i, axis, allow_negative_indices=False)
             for a, row in zip(written, rows, strict=True)
         ]
 
-    leaves, tree = jax.tree.flatten((carry, [lax.full(r.shape, 0, r.dtype) for r in results]))
+    leaves, tree = jax.tree.flatten((carry, list(onto)))
     leaves = varying_alike([*leaves, *(s.values for s in sources)])[: len(leaves)]
     return lax.fori_loop(0, steps, body, jax.tree.unflatten(tree, leaves))
 
 
 def states(recurrence: Recurrence, sources, start, *, shape, axis: int, dtype, wanted, out_dtype):
-    """The wanted outputs of all steps, from the state `start`."""
+    """The wanted outputs of all steps, from the state `start`; those of the bare recurrence in place of its inputs."""
     row = (*shape[:axis], 1, *shape[axis + 1 :])
     dtypes = [dtype if i == recurrence.state else out_dtype for i in wanted]
 
@@ -66,9 +70,11 @@ def states(recurrence: Recurrence, sources, start, *, shape, axis: int, dtype, w
         outputs = (*recurrence.outputs(s, x, entering), x)
         return x, [jnp.broadcast_to(outputs[i], row).astype(d) for i, d in zip(wanted, dtypes, strict=True)]
 
-    results = [jax.ShapeDtypeStruct(shape, d) for d in dtypes]
-    start = jnp.broadcast_to(start, row)
-    return run(recurrence, sources, start, advance, steps=shape[axis], axis=axis, dtype=dtype, results=results)[1]
+    inputs = sources[0].values
+    in_place = is_linear(recurrence) and [(inputs.shape, inputs.dtype)] == [(shape, d) for d in dtypes]
+    onto = [inputs] if in_place else [lax.full(shape, 0, d) for d in dtypes]
+    layout = {"steps": shape[axis], "axis": axis, "dtype": dtype}
+    return run(recurrence, sources, jnp.broadcast_to(start, row), advance, onto=onto, in_place=in_place, **layout)[1]
 
 
 def composites(recurrence: Recurrence, sources, *, shape, axis: int, dtype, live=None):

@@ -173,7 +173,7 @@ def _associative(w, u, initial, *, time_axis, reverse):
     if not isinstance(steps, int):
         raise ValueError(
             f"the number of steps is {steps}, but lax.associative_scan needs a static one; export with a static "
-            "number of steps, or with implementation='scan', or for the CPU alone with 'chunked_scan'."
+            "number of steps, or with implementation='scan' or 'chunked_scan'."
         )
     return lax.associative_scan(_compose, (w, u), reverse=reverse, axis=time_axis)[1]
 
