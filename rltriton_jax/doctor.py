@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from rltriton_jax.bench import cases
+from rltriton_jax.scan.lowering import implementation_on
 from rltriton_jax.scan.triton import launch
 from rltriton_jax.versions import numbers, versions
 
@@ -52,8 +53,9 @@ def examine() -> dict[str, Any]:
 def _implementations() -> dict[str, str]:
     """What `implementation=None` runs on each platform, and why."""
     reason = launch.why_unavailable()
-    gpu = "triton" if reason is None else f"associative_scan, as the kernel cannot run: {reason}"
-    return {"cpu": "associative_scan, the default there", "cuda": gpu, "rocm": gpu, "others": "associative_scan"}
+    why = "" if reason is None else f", as the kernel cannot run: {reason}"
+    gpu = {platform: implementation_on(platform) + why for platform in ("cuda", "rocm")}
+    return {"cpu": implementation_on("cpu"), **gpu, "others": implementation_on("others")}
 
 
 def _self_test() -> Iterator[tuple[str, float]]:

@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 
 import rltriton_jax as rtj
 from rltriton_jax.__main__ import main
-from rltriton_jax.bench import cases, command, scaling
+from rltriton_jax.bench import cases, command, cpu, scaling
 from rltriton_jax.errors import CommandError
 
 EIGHTH = cases.BenchCase("eighth", ("inputs", "done", "initial"), rtj.episodic_prefix_sum, 1)
@@ -23,11 +23,17 @@ EIGHTH = cases.BenchCase("eighth", ("inputs", "done", "initial"), rtj.episodic_p
 
 def test_the_bench_reports_every_case(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(cases, "CPU_SHAPES", ((8, 16),))
+    monkeypatch.setattr(cpu, "SHAPES", ((16, 8),))
+    monkeypatch.setattr(cpu, "SECONDS", 0.01)
     where = ["--json", str(tmp_path / "b.json"), "--plot", str(tmp_path / "b.png")]
     assert main(["bench", *where]) == 0
     report = json.loads((tmp_path / "b.json").read_text())
     assert {r["estimator"] for r in report["rows"]} == {c.name for c in cases.CASES}
     assert all(r["microseconds"] > 0 and r["ratio_to_yardstick"] > 0 for r in report["rows"])
+    (against,) = report["against_hand_written"]
+    assert (against["steps"], against["rows"]) == (16, 8) and against["implementation"] == "chunked_scan"
+    for what in ("forward", "gradient"):
+        assert against[what]["ratio"] > 0 and against[what]["compile_ratio"] > 0
     assert {"device", "date", "jax"} <= report["environment"].keys()
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
     assert "episodic_prefix_sum" in capsys.readouterr().out
@@ -80,6 +86,7 @@ def test_what_was_measured_before_a_failure_is_in_the_file(tmp_path, monkeypatch
         return [{"estimator": case.name}]
 
     monkeypatch.setattr(command, "measure", measure)
+    monkeypatch.setattr(cpu, "SHAPES", ())
     with pytest.raises(MemoryError):
         main(["bench", "--json", str(tmp_path / "b.json")])
     assert json.loads((tmp_path / "b.json").read_text())["rows"] == [{"estimator": "gae"}]

@@ -59,8 +59,8 @@ def check_runs_as_before(program, rng, steps=6, rows=4):
 
 @pytest.mark.parametrize(
     ("steps", "rows", "implementation"),
-    [(6, 4, None), (6, "n", None), ("t", "n", "scan")],
-    ids=["static", "any batch", "any batch and time"],
+    [(6, 4, None), (6, "n", None), ("t", "n", None), ("t", "n", "scan")],
+    ids=["static", "any batch", "any batch and time", "any batch and time, by name"],
 )
 def test_a_learner_step_runs_from_its_bytes(steps, rows, implementation, rng):
     check_runs_as_before(exported(steps, rows, implementation), rng)
@@ -80,7 +80,7 @@ def test_any_batch_on_cuda_without_the_kernel(rng):
 
 def test_a_symbolic_number_of_steps_names_the_implementation_that_takes_it():
     with pytest.raises(ValueError, match=r"number of steps is t, .*implementation='scan'"):
-        exported("t", 4)
+        exported("t", 4, "associative_scan")
 
 
 @pytest.mark.skipif(launch.why_unavailable() is not None, reason=f"the kernel's packages: {launch.why_unavailable()}")

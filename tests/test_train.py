@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 import rltriton_jax as rtj
 from rltriton_jax.__main__ import main
+from rltriton_jax.scan.lowering import implementation_on
 from rltriton_jax.train.config import Config
 from rltriton_jax.train.estimates import ESTIMATES, Steps
 
@@ -30,6 +31,7 @@ def test_a_short_run_writes_its_results(estimator, tmp_path, capsys):
     assert main(["train", "--steps", "4096", "--estimator", estimator, "--out", str(tmp_path)]) == 0
     result = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert result["steps"] == 4096 and result["eval_episodes"] >= 64 and result["eval_mean_return"] > 5
+    assert result["implementation"] == implementation_on(jax.default_backend())
     assert (tmp_path / f"CartPole-v1-{estimator}-seed0.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / f"CartPole-v1-{estimator}-seed0.json").read_text()) == result
 

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rltriton_jax.bench import cases, timing
+from rltriton_jax.bench import cases, cpu, timing
 from rltriton_jax.bench.cases import BenchCase
 from rltriton_jax.errors import CommandError
+from rltriton_jax.scan.implementation import IMPLEMENTATIONS
 from rltriton_jax.versions import versions
 
 LAYOUTS = ("time_major", "batch_major")
@@ -35,7 +36,10 @@ def run(options: argparse.Namespace) -> None:
     shapes = cases.CPU_SHAPES if not on_gpu else cases.QUICK_SHAPES if options.quick else cases.SHAPES
     work = [(c, *s, layout) for s in shapes for layout in LAYOUTS for c in cases.CASES]
     rows: list[dict[str, Any]] = []
-    report = {"environment": environment(), "rows": rows}
+    report: dict[str, Any] = {"environment": environment(), "rows": rows}
+    if jax.default_backend() == "cpu":
+        report["against_hand_written"] = cpu.rows()
+        print(cpu.table(report["against_hand_written"]))
     with tqdm(work, unit="case") as bar:
         try:
             for case, batch, steps, layout in bar:
@@ -75,11 +79,8 @@ def measure(case: BenchCase, batch: int, steps: int, layout: str, on_gpu: bool, 
     count = timing.num_sets(case.bytes(batch, steps)) if on_gpu else 2
     first = case.inputs(rng, batch, steps, time_major)
     sets = [({name: jnp.roll(x, k) for name, x in first.items()},) for k in range(count)]
-    functions: dict[str, Any] = {"associative_scan": case.function(time_major, implementation="associative_scan")}
-    if on_gpu:
-        functions = {"triton": case.function(time_major, implementation="triton"), **functions}
-    else:
-        functions["scan"] = case.function(time_major, implementation="scan")
+    names = ("triton", "associative_scan") if on_gpu else ("chunked_scan", "associative_scan", "scan")
+    functions: dict[str, Any] = {name: case.function(time_major, implementation=name) for name in names}
     if baselines and case.name == "gae" and time_major and steps <= 1024:
         functions |= {"hand-written scan": cases.plain_scan(1), "hand-written scan, unroll 16": cases.plain_scan(16)}
         if (rlax := cases.rlax_gae()) is not None:
@@ -134,9 +135,10 @@ def plot(report, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     rows = report["rows"]
-    # The report may be from a file, and its estimators not those of CASES.
+    # The report may be from a file, of other estimators than CASES and of another device.
     estimators = list(dict.fromkeys(r["estimator"] for r in rows))
-    best = "triton" if any(r["implementation"] == "triton" for r in rows) else "associative_scan"
+    found = {r["implementation"] for r in rows}
+    best = next((i for i in IMPLEMENTATIONS if i in found), "nothing")
     shapes = list(dict.fromkeys((r["rows"], r["steps"]) for r in rows))
     colors = plt.get_cmap("viridis")(np.linspace(0.05, 0.95, len(estimators)))
     pitch = 0.77 / max(1, len(estimators))

@@ -63,7 +63,8 @@ def discounted_returns(
       final_values: V of the true final observation, [T, *batch], read only at truncated steps.
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
       time_axis: the axis of time in the per-step arrays.
-      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+      implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
+        "interpret".
 
     Returns:
       G, of the shape of `rewards` in the promoted dtype of the float inputs.

@@ -53,7 +53,8 @@ def eligibility_traces(
       lambda_: decay of the trace, like `gamma`.
       initial: the trace before the window, [*batch] and the feature axes; decayed once as it enters step 0.
       time_axis: the axis of time in the per-step arrays, `done`'s if it is given.
-      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+      implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
+        "interpret".
 
     Returns:
       z, of the shape of `gradients` in the promoted dtype of `gradients` and `initial`.

@@ -45,7 +45,8 @@ def episodic_prefix_sum(
         flag marks the first step of a segment, as in sequence packing.
       initial: the sum before the window, [*batch] and the feature axes.
       time_axis: the axis of time in the per-step arrays, `done`'s if it is given.
-      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+      implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
+        "interpret".
 
     Returns:
       S, of the shape of `inputs` in the promoted dtype of `inputs` and `initial`.

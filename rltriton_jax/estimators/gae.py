@@ -78,7 +78,8 @@ def gae(
       lambda_: like `gamma`. 0 is one-step TD, 1 is the Monte-Carlo return minus V.
       on_truncation: "bootstrap", or "mask" to set delta to 0 at truncated steps that are not terminated.
       time_axis: the axis of time in the per-step arrays.
-      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+      implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
+        "interpret".
 
     Returns:
       `Estimate(advantages, targets)`, each of the shape of `rewards` in the promoted dtype of the float inputs.

@@ -75,7 +75,8 @@ def lambda_returns(
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
       lambda_: like `gamma`. 0 is the one-step target, 1 the Monte-Carlo return.
       time_axis: the axis of time in the per-step arrays.
-      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+      implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
+        "interpret".
 
     Returns:
       G, of the shape of `rewards` in the promoted dtype of the float inputs.

@@ -32,7 +32,8 @@ def linear_recurrence(
       initial: the state before the first step, [*batch]; 0 if left out.
       reverse: True to scan from the last step to the first.
       time_axis: the axis of time.
-      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+      implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
+        "interpret".
 
     Returns:
       x, of the shape of `inputs` in the promoted dtype of `weights`, `inputs` and `initial`. Python scalars and 0-d

@@ -92,7 +92,8 @@ def retrace(
       clip_c: the clip of the trace's ratio; the paper has 1.
       clip_rho: the clip of the advantages' ratio.
       time_axis: the axis of time in the per-step arrays.
-      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+      implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
+        "interpret".
 
     Returns:
       `Estimate(advantages, targets)`, each of the shape of `rewards` in the promoted dtype of the float inputs.

@@ -107,7 +107,8 @@ def vtrace(
       clip_pg_rho: the clip of the policy-gradient weight.
       on_truncation: "bootstrap", or "mask" to set delta and the advantage to 0 at truncated, not terminated steps.
       time_axis: the axis of time in the per-step arrays.
-      implementation: None (chosen by platform when lowering), "triton", "associative_scan", "scan" or "interpret".
+      implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
+        "interpret".
 
     Returns:
       `Estimate(advantages, targets)`, each of the shape of `rewards` in the promoted dtype of the float inputs.

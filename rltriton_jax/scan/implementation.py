@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 import jax
 
-IMPLEMENTATIONS = ("triton", "associative_scan", "scan", "interpret")
+IMPLEMENTATIONS = ("triton", "chunked_scan", "associative_scan", "scan", "interpret")
 
 _default = jax.make_user_context(None)
 _targets = jax.make_user_context(())
@@ -31,7 +31,7 @@ def set_default_implementation(name: str | None) -> None:
     A thread inside `with default_implementation(...)` keeps that one. `None` lets the platform choose.
 
     Args:
-      name: "triton", "associative_scan", "scan", "interpret" or None.
+      name: "triton", "chunked_scan", "associative_scan", "scan", "interpret" or None.
 
     Raises:
       ValueError: for any other name.
@@ -47,7 +47,7 @@ def default_implementation(name: str | None) -> AbstractContextManager[None]:
     `None` lets the platform choose.
 
     Args:
-      name: "triton", "associative_scan", "scan", "interpret" or None.
+      name: "triton", "chunked_scan", "associative_scan", "scan", "interpret" or None.
 
     Raises:
       ValueError: for any other name.

@@ -3,11 +3,26 @@
 import functools
 import warnings
 
+from rltriton_jax.scan.implementation import resolve_implementation
 from rltriton_jax.scan.jax_internals import mlir, platforms
 from rltriton_jax.scan.plain import scan as plain
 from rltriton_jax.scan.sharding.devices import is_partly_manual, is_split, is_split_by_xla, on_each_shard
 from rltriton_jax.scan.sharding.time_shards import scan_part, without_edge_rows
 from rltriton_jax.scan.triton import launch
+
+
+def implementation_on(platform: str, name: str | None = None) -> str:
+    """What runs on `platform`, by JAX's name for it, where a call names this implementation, or none."""
+    return resolve_implementation(name) or _own(platform)
+
+
+def _own(platform):
+    """What runs where nothing is named."""
+    if platform == "cpu":
+        return "chunked_scan"
+    if platform in ("gpu", "cuda", "rocm") and launch.why_unavailable() is None:
+        return "triton"
+    return "associative_scan"
 
 
 def _lower_split(ctx, *operands, recurrence, time_axis, dtype, wanted, implementation):
@@ -43,14 +58,10 @@ def _or_split(rule):
     return lower
 
 
-def _plain(*operands, implementation, **params):
-    return plain.affine_scan(*operands, sequential=implementation == "scan", **params)
+_lower_plain = mlir.lower_fun(plain.affine_scan, multiple_results=True)
 
 
-_lower_plain = mlir.lower_fun(_plain, multiple_results=True)
-
-
-def _lower_elsewhere(ctx, *operands, implementation, **params):
+def _lower_elsewhere(ctx, *operands, implementation, platform="others", **params):
     if implementation in ("triton", "interpret"):
         needs = "a CUDA or ROCm device" if implementation == "triton" else "the CPU platform"
         raise ValueError(
@@ -58,12 +69,12 @@ def _lower_elsewhere(ctx, *operands, implementation, **params):
             f"{', '.join(platforms(ctx))}; "
             "use implementation=None, which suits every platform."
         )
-    return _lower_plain(ctx, *operands, implementation=implementation, **params)
+    return _lower_plain(ctx, *operands, implementation=implementation or _own(platform), **params)
 
 
 def _lower_cpu(ctx, *operands, implementation, **params):
     if implementation != "interpret":
-        return _lower_elsewhere(ctx, *operands, implementation=implementation, **params)
+        return _lower_elsewhere(ctx, *operands, implementation=implementation, platform="cpu", **params)
     if (reason := launch.import_failure("triton")) is not None:
         raise ValueError(f"implementation='interpret' cannot run: {reason}")
     from rltriton_jax.scan.triton.interpret import run_interpreted
@@ -89,7 +100,7 @@ def _lower_gpu(ctx, *operands, implementation, platform, **params):
     if implementation == "triton":
         raise ValueError(f"implementation='triton' cannot run: {reason}")
     warnings.warn(f"The Triton kernel cannot run, lax.associative_scan takes its place: {reason}", stacklevel=2)
-    return _lower_plain(ctx, *operands, implementation=implementation, **params)
+    return _lower_plain(ctx, *operands, implementation="associative_scan", **params)
 
 
 LOWERINGS = {

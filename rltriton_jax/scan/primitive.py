@@ -114,6 +114,8 @@ def _partials(function, arguments, i):
         return function(*arguments[:i], x, *arguments[i + 1 :])
 
     moves = depends(function, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arguments], i)
+    if not any(moves):
+        return [None] * len(moves)
     partials = jax.jvp(of, (arguments[i],), (jnp.ones_like(arguments[i]),))[1]
     return [p if m else None for p, m in zip(partials, moves, strict=True)]
 

@@ -55,15 +55,19 @@ def define(
     return primitive
 
 
-def bind(primitive: Primitive, *operands, **params):
-    """Binds `primitive` to operands that vary over the same manual axes, as `shard_map` wants them to."""
-    varying = [varying_axes(jax.typeof(x)) for x in operands]
+def varying_alike(arrays: Sequence[Any]) -> list[Any]:
+    """The arrays, all varying over the same manual axes of a `shard_map`, which wants that of what meets."""
+    varying = [varying_axes(jax.typeof(x)) for x in arrays]
     everywhere = frozenset().union(*varying)
-    cast = [
+    return [
         lax.pcast(x, tuple(sorted(everywhere - v)), to="varying") if everywhere - v else x
-        for x, v in zip(operands, varying, strict=True)
+        for x, v in zip(arrays, varying, strict=True)
     ]
-    return primitive.bind(*cast, **params)
+
+
+def bind(primitive: Primitive, *operands, **params):
+    """Binds `primitive` to operands that vary over the same manual axes."""
+    return primitive.bind(*varying_alike(operands), **params)
 
 
 def result_aval(avals: Sequence[ShapedArray], shape, dtype) -> ShapedArray:

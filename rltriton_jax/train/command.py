@@ -13,7 +13,7 @@ import numpy as np
 from rltriton_jax.errors import CommandError
 from rltriton_jax.scan.implementation import IMPLEMENTATIONS
 from rltriton_jax.train.config import Config
-from rltriton_jax.train.estimates import ESTIMATES
+from rltriton_jax.train.estimates import ESTIMATES, implementation_of
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +74,7 @@ def run(options: argparse.Namespace) -> None:
 
     result = {
         **asdict(config),
+        "implementation": implementation_of(config, jax.default_backend()),
         "steps": config.num_updates * rollout,
         "device": jax.devices()[0].device_kind,
         "jax": jax.__version__,

@@ -7,6 +7,7 @@ import jax
 
 import rltriton_jax as rtj
 from rltriton_jax.bench import baselines
+from rltriton_jax.scan.lowering import implementation_on
 from rltriton_jax.train.config import Config
 
 
@@ -124,3 +125,10 @@ ESTIMATES: dict[str, Callable[[Steps, Config], rtj.Estimate]] = {
     )
 }
 """By the name that `--estimator` takes; those of other libraries need them installed."""
+
+
+def implementation_of(config: Config, platform: str) -> str | None:
+    """What runs the scan of the estimator on `platform`; None where the estimator is not of this library."""
+    if config.estimator in ("hand_written", "rlax", "brax"):
+        return None
+    return implementation_on(platform, None if config.estimator.endswith("_drop_in") else config.implementation)

@@ -1,6 +1,7 @@
 """Products in which 0 wins over NaN and Inf, so that garbage behind a cut stays there, in derivatives too."""
 
 import jax.numpy as jnp
+from jax import lax
 
 from rltriton_jax.scan.jax_internals import ad, mlir
 from rltriton_jax.scan.rules import aligned, bind, define, result_aval
@@ -26,7 +27,9 @@ def scaled(tangent, factor):
 
 
 def _scaled(tangent, factor):
-    return jnp.where((tangent == 0) | (factor == 0), 0, tangent * factor)
+    # Said so that XLA sees through it where the factor is a constant, 1 most often.
+    product = tangent * factor
+    return lax.select((factor == 0) | ((tangent == 0) & ~lax.is_finite(factor)), lax.full_like(product, 0), product)
 
 
 def _abstract_eval(tangent, factor):

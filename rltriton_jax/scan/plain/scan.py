@@ -1,5 +1,6 @@
 """The recurrence in plain JAX: what every platform without a kernel runs, and what derivatives are taken of."""
 
+import functools
 from typing import Any
 
 import jax
@@ -7,6 +8,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from rltriton_jax.scan.plain import loop
+from rltriton_jax.scan.plain.chunks import Chunks, num_chunks
+from rltriton_jax.scan.plain.loop import Source
 from rltriton_jax.scan.plain.neighbours import shifted
 from rltriton_jax.scan.plain.products import scaled, zero_wins
 from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence, without_sums
@@ -132,7 +136,33 @@ def reduce_composites(w, u, *, axis: int, reverse: bool):
     return w, u
 
 
-def _scan(w, u, initial, *, time_axis, reverse, sequential):
+def _source(read: Read, named, *, steps, time_axis, dtype, reverse) -> Source:
+    """Where a loop finds what `read` says."""
+    kind = bool if read.flag else dtype
+    nothing = jnp.zeros((1,) * next(iter(named.values())).ndim, kind)
+    if read == START:
+        return Source(nothing, 1 if reverse else -1, ~nothing)
+    beyond = nothing if read.beyond is None else named[read.beyond].astype(kind)
+    if read.operand is None:
+        return Source(nothing) if read.beyond is None else Source(nothing, read.shift, beyond)
+    values = named[read.operand]
+    held = values.shape[time_axis]
+    if held == steps + 1:
+        return Source(values, read.shift)
+    if read.shift == 0 or held == 1 != steps:
+        return Source(values)
+    return Source(values, read.shift, beyond)
+
+
+def sources(recurrence: Recurrence, operands, *, time_axis: int, dtype) -> list[Source]:
+    """Where a loop finds everything the algebra reads."""
+    named = dict(zip(recurrence.operands, operands, strict=True))
+    layout = {"steps": num_steps(operands, time_axis), "time_axis": time_axis, "reverse": recurrence.reverse}
+    return [_source(r, named, dtype=compute_dtype(dtype), **layout) for r in recurrence.reads]
+
+
+def _associative(w, u, initial, *, time_axis, reverse):
+    """The states by `lax.associative_scan` over all steps."""
     u = jnp.broadcast_to(u, jnp.broadcast_shapes(w.shape, u.shape))
     steps = u.shape[time_axis]
     w = jnp.broadcast_to(w, (*w.shape[:time_axis], steps, *w.shape[time_axis + 1 :]))
@@ -140,35 +170,35 @@ def _scan(w, u, initial, *, time_axis, reverse, sequential):
         first = steps - 1 if reverse else 0
         at_first = lax.broadcasted_iota(jnp.int32, [steps if a == time_axis else 1 for a in range(u.ndim)], time_axis)
         u = u + jnp.where(at_first == first, zero_wins(w, initial), 0)
-    if not sequential:
-        if not isinstance(steps, int):
-            raise ValueError(
-                f"the number of steps is {steps}, but lax.associative_scan needs a static one; export with a static "
-                "number of steps, or with implementation='scan'."
-            )
-        return lax.associative_scan(_compose, (w, u), reverse=reverse, axis=time_axis)[1]
-
-    def step(x, wu):
-        x = wu[1] + zero_wins(wu[0], x)
-        return x, x
-
-    rows = [jnp.moveaxis(a, time_axis, 0) for a in (w, u)]
-    start = jnp.zeros(rows[1].shape[1:], u.dtype)
-    return jnp.moveaxis(lax.scan(step, start, tuple(rows), reverse=reverse)[1], 0, time_axis)
+    if not isinstance(steps, int):
+        raise ValueError(
+            f"the number of steps is {steps}, but lax.associative_scan needs a static one; export with a static "
+            "number of steps, or with implementation='scan' or 'chunked_scan'."
+        )
+    return lax.associative_scan(_compose, (w, u), reverse=reverse, axis=time_axis)[1]
 
 
-def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted, sequential: bool):
-    """Algebra, scan, algebra, each in jnp; returns the outputs whose indices `wanted` lists, or the composite."""
+def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted, implementation):
+    """The outputs whose indices `wanted` lists, or the composite, by one of the plain implementations."""
     recurrence, operands = sums_taken(recurrence, operands, dtype=dtype)
-    if wanted == COMPOSITE:
-        return composite(*operands, recurrence=recurrence, time_axis=time_axis, dtype=dtype)
     shape = output_shape(operands, time_axis)
-    if 0 in shape:
+    if 0 in shape and wanted != COMPOSITE:
         return tuple(jnp.zeros(shape, compute_dtype(dtype) if i == recurrence.state else dtype) for i in wanted)
+    layout = {"time_axis": time_axis, "dtype": dtype}
+    if implementation == "associative_scan":
+        function = composite if wanted == COMPOSITE else functools.partial(_over_all_steps, wanted=wanted)
+        return function(*operands, recurrence=recurrence, **layout)
+    chunked = implementation == "chunked_scan"
+    return _by_loop(*operands, recurrence=recurrence, wanted=wanted, chunked=chunked, **layout)
+
+
+def _over_all_steps(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted):
+    """Algebra, `lax.associative_scan`, algebra, each in jnp."""
+    shape = output_shape(operands, time_axis)
     reads = gather(recurrence, operands, time_axis=time_axis, dtype=dtype)
     initial = initial_state(recurrence, operands, dtype)
     w, u = recurrence.coefficients(reads)
-    x = _scan(w, u, initial, time_axis=time_axis, reverse=recurrence.reverse, sequential=sequential)
+    x = _associative(w, u, initial, time_axis=time_axis, reverse=recurrence.reverse)
     x = jnp.broadcast_to(x, shape)
     return finish(recurrence, reads, x, initial, time_axis=time_axis, dtype=dtype, wanted=wanted)
 
@@ -179,6 +209,40 @@ def composite(*operands, recurrence: Recurrence, time_axis: int, dtype):
     reads = gather(recurrence, operands, time_axis=time_axis, dtype=dtype)
     w, u = (jnp.broadcast_to(a, shape) for a in recurrence.coefficients(reads))
     return reduce_composites(w, u, axis=time_axis, reverse=recurrence.reverse)
+
+
+def _by_loop(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted, chunked: bool):
+    """A loop over the steps. Time comes first: rows in one piece are worth the copy where it did not."""
+    operands = [jnp.moveaxis(x, time_axis, 0) for x in operands]
+    shape = output_shape(operands, 0)
+    found = sources(recurrence, operands, time_axis=0, dtype=dtype)
+    initial = initial_state(recurrence, operands, dtype)
+    start = jnp.zeros((1,) * len(shape), compute_dtype(dtype)) if initial is None else initial
+    over = functools.partial(_over_chunks, num_chunks(shape)) if chunked and num_chunks(shape) > 1 else _over_steps
+    results = over(recurrence, found, start, shape=shape, dtype=dtype, wanted=wanted)
+    return [jnp.moveaxis(x, 0, time_axis) for x in results]
+
+
+def _over_steps(recurrence, found, start, *, shape, dtype, wanted):
+    """By one loop over all steps."""
+    layout = {"shape": shape, "axis": 0, "dtype": compute_dtype(dtype)}
+    if wanted == COMPOSITE:
+        return loop.composites(recurrence, found, **layout)
+    return loop.states(recurrence, found, start, wanted=wanted, out_dtype=dtype, **layout)
+
+
+def _over_chunks(count, recurrence, found, start, *, shape, dtype, wanted):
+    """By a loop over those of all chunks at once: once for their composites, and again from the states of these."""
+    reverse = recurrence.reverse
+    chunks = Chunks(shape, count, reverse)
+    found = [chunks.source(source) for source in found]
+    layout = {"shape": chunks.shape, "axis": 1, "dtype": compute_dtype(dtype)}
+    w, u = loop.composites(recurrence, found, live=chunks.live if chunks.filling else None, **layout)
+    if wanted == COMPOSITE:
+        return [x[0] for x in reduce_composites(w, u, axis=0, reverse=reverse)]
+    after = _associative(w, u, start[None], time_axis=0, reverse=reverse)
+    start = entering(after, start[None], time_axis=0, reverse=reverse)
+    return [chunks.join(x) for x in loop.states(recurrence, found, start, wanted=wanted, out_dtype=dtype, **layout)]
 
 
 def finish(recurrence: Recurrence, reads, x, initial, *, time_axis, dtype, wanted):

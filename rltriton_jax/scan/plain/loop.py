@@ -1,0 +1,92 @@
+"""The recurrence as a sequential loop whose body holds the algebra, so that no weights or inputs are written out."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rltriton_jax.scan.plain.products import zero_wins
+from rltriton_jax.scan.recurrence import Recurrence, is_linear
+from rltriton_jax.scan.rules import varying_alike
+
+
+class Source(NamedTuple):
+    """Where the loop finds what step t reads: row t + shift of `values`, and `beyond` where there is no such row.
+
+    Rows keep the axis of time, of size 1. `values` of one row are the same at all steps.
+    """
+
+    values: Any
+    shift: int = 0
+    beyond: Any = None
+
+
+def _row(source: Source, i, steps, axis: int, dtype):
+    """What step i reads, in the dtype in which the algebra sees it."""
+    x, at = source.values, i + source.shift if source.shift else i
+    if x.shape[axis] != 1:
+        x = lax.dynamic_slice_in_dim(x, at, 1, axis, allow_negative_indices=False)
+    x = x.astype(dtype)
+    if source.beyond is None:
+        return x
+    return jnp.where((at < 0) | (at >= steps), source.beyond, x)
+
+
+def run(
+    recurrence: Recurrence, sources: list[Source], carry, advance, *, steps, axis: int, dtype, onto=(), in_place=False
+):
+    """Runs `advance(i, s, carry) -> (carry, rows)` from the first step to the last, `s` being what step i reads.
+
+    The rows are written onto the arrays `onto`, which are returned behind the last carry. `in_place` says that the
+    first source is the first of these: each of its rows is read before it is written over.
+    """
+    kinds = [bool if r.flag else dtype for r in recurrence.reads]
+
+    def body(n, state):
+        carry, written = state
+        i = steps - 1 - n if recurrence.reverse else n
+        found = [Source(written[0]), *sources[1:]] if in_place else sources
+        s = recurrence.named(_row(source, i, steps, axis, kind) for source, kind in zip(found, kinds, strict=True))
+        carry, rows = advance(i, s, carry)
+        return carry, [
+            lax.dynamic_update_slice_in_dim(a, row, i, axis, allow_negative_indices=False)
+            for a, row in zip(written, rows, strict=True)
+        ]
+
+    leaves, tree = jax.tree.flatten((carry, list(onto)))
+    leaves = varying_alike([*leaves, *(s.values for s in sources)])[: len(leaves)]
+    return lax.fori_loop(0, steps, body, jax.tree.unflatten(tree, leaves))
+
+
+def states(recurrence: Recurrence, sources, start, *, shape, axis: int, dtype, wanted, out_dtype):
+    """The wanted outputs of all steps, from the state `start`; those of the bare recurrence in place of its inputs."""
+    row = (*shape[:axis], 1, *shape[axis + 1 :])
+    dtypes = [dtype if i == recurrence.state else out_dtype for i in wanted]
+
+    def advance(_, s, entering):
+        w, u = recurrence.coefficients(s)
+        x = jnp.broadcast_to(u + zero_wins(w, entering), row)
+        outputs = (*recurrence.outputs(s, x, entering), x)
+        return x, [jnp.broadcast_to(outputs[i], row).astype(d) for i, d in zip(wanted, dtypes, strict=True)]
+
+    inputs = sources[0].values
+    in_place = is_linear(recurrence) and [(inputs.shape, inputs.dtype)] == [(shape, d) for d in dtypes]
+    onto = [inputs] if in_place else [lax.full(shape, 0, d) for d in dtypes]
+    layout = {"steps": shape[axis], "axis": axis, "dtype": dtype}
+    return run(recurrence, sources, jnp.broadcast_to(start, row), advance, onto=onto, in_place=in_place, **layout)[1]
+
+
+def composites(recurrence: Recurrence, sources, *, shape, axis: int, dtype, live=None):
+    """The affine map (w, u) of all steps together, of size 1 on `axis`; with `live`, of those for which it is True."""
+    row = (*shape[:axis], 1, *shape[axis + 1 :])
+
+    def advance(i, s, older):
+        w, u = recurrence.coefficients(s)
+        if live is not None:
+            w, u = jnp.where(live(i), w, 1.0), jnp.where(live(i), u, 0.0)
+        through_w, through_u = zero_wins(w, older[0]), u + zero_wins(w, older[1])
+        return (jnp.broadcast_to(through_w, row), jnp.broadcast_to(through_u, row)), ()
+
+    start = jnp.ones(row, dtype), jnp.zeros(row, dtype)
+    return run(recurrence, sources, start, advance, steps=shape[axis], axis=axis, dtype=dtype)[0]
