@@ -138,7 +138,7 @@ def test_loops_run_in_a_shard_map_that_checks_what_varies(implementation, spec, 
 def test_devices_that_split_time_make_composites_of_chunks(case, chunks_of, rng):
     """Eleven steps a device in three chunks: the last one is filled up, which must not count in its composite."""
     chunks_of(3)
-    kwargs = arguments(case, rng, 22, (2,))
+    kwargs = arguments(case, rng, 22, (2,), flags_kind="none")
     devices = jax.make_mesh((2,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
     at = lambda x: jax.device_put(x, jax.sharding.NamedSharding(devices, P("devices"))) if len(np.shape(x)) > 1 else x
     f = partial(case.function, implementation="chunked_scan")
