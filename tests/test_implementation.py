@@ -1,9 +1,11 @@
 """Which implementation runs, and what importing costs."""
 
+import re
 import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Event
 
 import jax
@@ -150,6 +152,15 @@ def test_dead_outputs_are_dropped():
     jaxpr, _ = partial_eval.dce_jaxpr(jax.make_jaxpr(f)(X).jaxpr, [True])
     kept = [e.params["wanted"] for e in primitives(jaxpr) if e.primitive is affine_scan_p]
     assert kept == [(1,)]
+
+
+def test_private_jax_is_in_one_module():
+    package = Path(rtj.__file__).parent
+    private = re.compile(
+        r"jax\._src|jax\.interpreters|jax\.extend|custom_partitioning import|manual_axis_type|module_context"
+    )
+    found = {f.relative_to(package).as_posix() for f in package.rglob("*.py") if private.search(f.read_text())}
+    assert found == {"scan/jax_internals.py"}
 
 
 def test_importing_needs_neither_triton_nor_jax_triton_and_brings_no_other_package():

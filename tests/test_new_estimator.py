@@ -40,7 +40,7 @@ def moving_average(inputs, done=None, *, decay=0.9, initial=None, time_axis=0, i
         done_before=window.flag("done", done, shift=-1),
         decay=window.coefficient("decay", decay),
     )
-    initial = window.row("initial", initial)
+    initial = window.one_step("initial", initial)
     return window.scan(reads, coefficients, outputs, reverse=False, initial=initial, implementation=implementation)
 
 

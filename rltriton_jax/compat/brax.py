@@ -86,7 +86,7 @@ def compute_gae(
     reads = Reads(
         reward=Read("rewards"),
         value=window.step("values", values),
-        next_value=Read("values", 1, window.row("bootstrap_value", bootstrap_value)),
+        next_value=Read("values", 1, window.one_step("bootstrap_value", bootstrap_value)),
         truncated=window.flag("truncation", truncation),
         terminated=window.flag("termination", termination),
         lambda_=window.coefficient("lambda_", lambda_, signed=True),

@@ -57,8 +57,8 @@ def discounted_returns(
         mark the first step of an episode (CleanRL, SB3, PureJaxRL's recurrent learner) must be moved one step earlier.
       truncated: flags like `terminated`; 1 at the last step of an episode that was cut short. `terminated` wins where
         both are set. Needs `final_values`: V of the observation in `info` where the environment resets within that step
-        (Gymnasium's SAME_STEP mode, Gymnax, Brax), of the next row's where it resets one step later (Gymnasium's
-        default, NEXT_STEP; the reset row is to be left out of the loss).
+        (Gymnasium's SAME_STEP mode, Gymnax, Brax), of the next step's where it resets one step later (Gymnasium's
+        default, NEXT_STEP; the reset step is to be left out of the loss).
       bootstrap_value: V(s_T), [*batch]; 0 if left out.
       final_values: V of the true final observation, [T, *batch], read only at truncated steps.
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
@@ -93,7 +93,7 @@ def discounted_returns(
         )
     reads = Reads(
         reward=Read("rewards"),
-        next_value=Read(None, 1, window.row("bootstrap_value", bootstrap_value)),
+        next_value=Read(None, 1, window.one_step("bootstrap_value", bootstrap_value)),
         **window.at_final(final_values, truncated),
         terminated=window.flag("terminated", terminated),
         truncated=window.flag("truncated", truncated),

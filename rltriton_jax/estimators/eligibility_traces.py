@@ -48,7 +48,7 @@ def eligibility_traces(
       gradients: [T, *batch] and any feature axes after those, or a pytree of such arrays.
       done: flags [T, *batch] holding 0 or 1; 1 at the last step of an episode, terminated or truncated. Flags that mark
         the first step (CleanRL, SB3) must be moved one step earlier. Where an environment resets one step after that
-        (Gymnasium's NEXT_STEP mode, its default; not in SAME_STEP), flag the reset row too: it is no step of either.
+        (Gymnasium's NEXT_STEP mode, its default; not in SAME_STEP), flag the reset step too: it is no step of either.
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
       lambda_: decay of the trace, like `gamma`.
       initial: the trace before the window, [*batch] and the feature axes; decayed once as it enters step 0.
@@ -91,7 +91,7 @@ def eligibility_traces(
                     f"initial (shape {jnp.shape(initial)}) with {name} per step (shape {jnp.shape(value)}): the decay "
                     "into step 0 is undefined. Decay it yourself and add it to gradients[0]."
                 )
-    initial = window.row("initial", initial)
+    initial = window.one_step("initial", initial)
     return window.scan(reads, coefficients, reverse=False, initial=initial, implementation=implementation)[0]
 
 

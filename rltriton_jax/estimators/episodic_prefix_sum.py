@@ -72,7 +72,7 @@ def episodic_prefix_sum(
         raise ValueError(f'boundary is {boundary!r}; use "ends_at" or "starts_at".')
     window = Window("inputs", inputs, time_axis, steps_like=done, like_name="done")
     reads = Reads(value=Read("inputs"), cut=window.flag("done", done, shift=-1 if boundary == "ends_at" else 0))
-    initial = window.row("initial", initial)
+    initial = window.one_step("initial", initial)
     return window.scan(reads, coefficients, reverse=False, initial=initial, implementation=implementation)[0]
 
 

@@ -58,7 +58,7 @@ def linear_recurrence(
     reads = LinearReads(input=Read("inputs"), weight=window.coefficient("weights", weights, signed=True))
     if jnp.ndim(weights):
         window.data.append(window.operands["weights"])
-    initial = window.row("initial", initial)
+    initial = window.one_step("initial", initial)
     return window.scan(
         reads, linear_coefficients, reverse=bool(reverse), initial=initial, implementation=implementation
     )[0]

@@ -81,8 +81,8 @@ def retrace(
         mark the first step of an episode (CleanRL, SB3, PureJaxRL's recurrent learner) must be moved one step earlier.
       truncated: flags like `terminated`; 1 at the last step of an episode that was cut short. `terminated` wins where
         both are set. Its true successor is in `info` where the environment resets within that step (Gymnasium's
-        SAME_STEP mode, Gymnax, Brax), and in the next row where it resets one step later (Gymnasium's default,
-        NEXT_STEP; the reset row is to be left out of the loss).
+        SAME_STEP mode, Gymnax, Brax), and in the next step where it resets one step later (Gymnasium's default,
+        NEXT_STEP; the reset step is to be left out of the loss).
       next_state_values: EQ itself, [T, *batch]; or pass both of the next two.
       next_q_values: Q(s', .) of the true successor, [T, *batch, A].
       next_target_probs: pi(.|s') of the true successor, [T, *batch, A]; an action of probability 0 is left out,

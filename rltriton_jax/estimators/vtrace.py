@@ -96,7 +96,7 @@ def vtrace(
         both are set. Needs `next_values` or `final_values`, unless `on_truncation="mask"`.
         Where the environment resets within that step (Gymnasium's SAME_STEP mode, Gymnax, Brax), `values[t+1]` belongs
         to the next episode: pass `final_values`. Where it resets one step later (Gymnasium's default, NEXT_STEP),
-        `values[t+1]` is V of the final observation: pass `next_values`, and leave the reset row out of the loss.
+        `values[t+1]` is V of the final observation: pass `next_values`, and leave the reset step out of the loss.
       bootstrap_value: V(s_T), [*batch] or a scalar; an explicit 0 is fine.
       next_values: V of the true successor at every step, [T, *batch].
       final_values: V of the true final observation, [T, *batch], read only at truncated steps.

@@ -105,7 +105,7 @@ class Window:
         self.operands.setdefault(name, array.reshape(array.shape + (1,) * self.trailing))
         return Read(name, shift, flag=True)
 
-    def row(self, name: str, array) -> str | None:
+    def one_step(self, name: str, array) -> str | None:
         """One entry per batch element, [*batch] and any trailing axes, or a scalar; returns its operand name."""
         if array is None:
             return None
@@ -210,7 +210,7 @@ class Window:
                 f"{self.step_shape}. Pass bootstrap_value = V(s_T), of shape {self.batch} (0 if there is none), values "
                 f"with one step more, or next_values of shape {self.step_shape}."
             )
-        following = Read(value.operand, 1, self.row("bootstrap_value", bootstrap_value))
+        following = Read(value.operand, 1, self.one_step("bootstrap_value", bootstrap_value))
         return {"value": value, "next_value": following, **self.at_final(final_values, truncated)}
 
     def at_final(self, final_values, truncated) -> dict[str, Read]:

@@ -102,7 +102,7 @@ def _entering_finite(x, w, initial, *, time_axis, reverse):
 def _finite(w):
     """The weights by which tangents go on.
 
-    One that is not finite has made the result of its own row so; the tangents of other rows must stay as they are.
+    One that is not finite has made the results of its own sequence so; the tangents of others must stay as they are.
     """
     return jnp.where(jnp.isfinite(w), w, 0)
 
@@ -198,9 +198,15 @@ def _jvp_linear(primals, tangents, x, *, recurrence, time_axis, dtype, wanted, i
     if inputs is None:
         inputs = jnp.zeros(x.shape, x.dtype)
     dx = _bind_linear(
-        inputs, _finite(weights), None if not dinitial or isinstance(dinitial[0], ad.Zero) else dinitial[0],
-        reverse=recurrence.reverse, shift=shift, time_axis=time_axis, dtype=x.dtype, implementation=implementation,
-    )  # fmt: skip
+        inputs,
+        _finite(weights),
+        None if not dinitial or isinstance(dinitial[0], ad.Zero) else dinitial[0],
+        reverse=recurrence.reverse,
+        shift=shift,
+        time_axis=time_axis,
+        dtype=x.dtype,
+        implementation=implementation,
+    )
     return [dx if i == recurrence.state else dx.astype(dtype) for i in wanted]
 
 
@@ -223,9 +229,15 @@ def _jvp_fused(primals, tangents, x, *, recurrence, time_axis, dtype, wanted, im
         inputs = _plus(inputs, scaled(dw, _entering_finite(x, w, initial, **layout)))
     inputs = jnp.zeros(x.shape, x.dtype) if inputs is None else jnp.broadcast_to(inputs, x.shape)
     dx = _bind_linear(
-        inputs, _finite(w), dinitial,
-        reverse=recurrence.reverse, shift=0, time_axis=time_axis, dtype=x.dtype, implementation=implementation,
-    )  # fmt: skip
+        inputs,
+        _finite(w),
+        dinitial,
+        reverse=recurrence.reverse,
+        shift=0,
+        time_axis=time_axis,
+        dtype=x.dtype,
+        implementation=implementation,
+    )
 
     def outputs(*arguments):
         *s, x, entering = arguments

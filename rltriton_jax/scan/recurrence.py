@@ -16,9 +16,9 @@ from rltriton_jax.scan.jax_internals import Literal
 class Read:
     """One quantity that the algebra sees at step t: `operand` at t + shift.
 
-    Where t + shift lies outside the window the operand `beyond` (one row) is read instead. An operand or a row
-    left out (None) reads as 0, or as False for a flag. With `weights`, another operand, the quantity is the sum of
-    weights * operand over a last axis that these two alone have; a weight of 0 leaves out what it weighs.
+    Where t + shift lies outside the window the operand `beyond` (of one step) is read instead. Either, left out (None),
+    reads as 0, or as False for a flag. With `weights`, another operand, the quantity is the sum of weights * operand
+    over a last axis that these two alone have; a weight of 0 leaves out what it weighs.
     """
 
     operand: str | None = None
@@ -29,7 +29,7 @@ class Read:
 
     def __post_init__(self):
         if self.shift not in (-1, 0, 1):
-            raise ValueError(f"shift is {self.shift}; a step reads its own row or a neighbour's, -1, 0 or 1.")
+            raise ValueError(f"shift is {self.shift}; a step reads its own element or a neighbour's, -1, 0 or 1.")
         if self.weights is not None and (self.shift or self.beyond is not None or self.flag):
             raise ValueError("a weighted sum is read at its own step, as a number: no shift, beyond or flag.")
 
@@ -65,7 +65,7 @@ class Recurrence:
       coefficients: s -> (w, u).
       outputs: s, x, entering -> tuple of results; left out where x is the result.
       reverse: True for a backward scan.
-      initial: the operand (one row) that is the state before the first step; 0 when None.
+      initial: the operand (of one step) that is the state before the first step; 0 when None.
     """
 
     operands: tuple[str, ...]

@@ -12,7 +12,7 @@ MOST_STEPS = 4096
 """The longest chunk: the error of a sum of equal terms grows with its length."""
 
 SHORTER = 512
-"""The length where there are many chunks: the fastest one with wide rows, and 512 equal terms are off by little."""
+"""The length where there are many chunks: the fastest with many environments, and 512 equal terms are off by little."""
 
 LANES = {1: 8, 2: 4}
 """By the number of environments, how many chunks are fastest where these fill a vector that stays in registers."""

@@ -12,9 +12,9 @@ from rltriton_jax.scan.rules import varying_alike
 
 
 class Source(NamedTuple):
-    """Where the loop finds what step t reads: row t + shift of `values`, and `beyond` where there is no such row.
+    """Where the loop finds what step t reads: step t + shift of `values`, and `beyond` where there is none.
 
-    Rows keep the axis of time, of size 1. `values` of one row are the same at all steps.
+    A step keeps the axis of time, of size 1. `values` of one step are the same at all steps.
     """
 
     values: Any
@@ -22,7 +22,7 @@ class Source(NamedTuple):
     beyond: Any = None
 
 
-def _row(source: Source, i, steps, axis: int, dtype):
+def _read(source: Source, i, steps, axis: int, dtype):
     """What step i reads, in the dtype in which the algebra sees it."""
     x, at = source.values, i + source.shift if source.shift else i
     if x.shape[axis] != 1:
@@ -36,10 +36,10 @@ def _row(source: Source, i, steps, axis: int, dtype):
 def run(
     recurrence: Recurrence, sources: list[Source], carry, advance, *, steps, axis: int, dtype, onto=(), in_place=False
 ):
-    """Runs `advance(i, s, carry) -> (carry, rows)` from the first step to the last, `s` being what step i reads.
+    """Runs `advance(i, s, carry) -> (carry, results)` from the first step to the last, `s` being what step i reads.
 
-    The rows are written onto the arrays `onto`, which are returned behind the last carry. `in_place` says that the
-    first source is the first of these: each of its rows is read before it is written over.
+    Results are written into the arrays `onto`, which are returned behind the last carry. `in_place` says that the first
+    source is the first of these: each of its steps is read before it is written over.
     """
     kinds = [bool if r.flag else dtype for r in recurrence.reads]
 
@@ -47,11 +47,11 @@ def run(
         carry, written = state
         i = steps - 1 - n if recurrence.reverse else n
         found = [Source(written[0]), *sources[1:]] if in_place else sources
-        s = recurrence.named(_row(source, i, steps, axis, kind) for source, kind in zip(found, kinds, strict=True))
-        carry, rows = advance(i, s, carry)
+        s = recurrence.named(_read(source, i, steps, axis, kind) for source, kind in zip(found, kinds, strict=True))
+        carry, results = advance(i, s, carry)
         return carry, [
-            lax.dynamic_update_slice_in_dim(a, row, i, axis, allow_negative_indices=False)
-            for a, row in zip(written, rows, strict=True)
+            lax.dynamic_update_slice_in_dim(a, x, i, axis, allow_negative_indices=False)
+            for a, x in zip(written, results, strict=True)
         ]
 
     leaves, tree = jax.tree.flatten((carry, list(onto)))
@@ -61,32 +61,34 @@ def run(
 
 def states(recurrence: Recurrence, sources, start, *, shape, axis: int, dtype, wanted, out_dtype):
     """The wanted outputs of all steps, from the state `start`; those of the bare recurrence in place of its inputs."""
-    row = (*shape[:axis], 1, *shape[axis + 1 :])
+    one_step = (*shape[:axis], 1, *shape[axis + 1 :])
     dtypes = [dtype if i == recurrence.state else out_dtype for i in wanted]
 
     def advance(_, s, entering):
         w, u = recurrence.coefficients(s)
-        x = jnp.broadcast_to(u + zero_wins(w, entering), row)
+        x = jnp.broadcast_to(u + zero_wins(w, entering), one_step)
         outputs = (*recurrence.outputs(s, x, entering), x)
-        return x, [jnp.broadcast_to(outputs[i], row).astype(d) for i, d in zip(wanted, dtypes, strict=True)]
+        return x, [jnp.broadcast_to(outputs[i], one_step).astype(d) for i, d in zip(wanted, dtypes, strict=True)]
 
     inputs = sources[0].values
     in_place = is_linear(recurrence) and [(inputs.shape, inputs.dtype)] == [(shape, d) for d in dtypes]
     onto = [inputs] if in_place else [lax.full(shape, 0, d) for d in dtypes]
     layout = {"steps": shape[axis], "axis": axis, "dtype": dtype}
-    return run(recurrence, sources, jnp.broadcast_to(start, row), advance, onto=onto, in_place=in_place, **layout)[1]
+    return run(recurrence, sources, jnp.broadcast_to(start, one_step), advance, onto=onto, in_place=in_place, **layout)[
+        1
+    ]
 
 
 def composites(recurrence: Recurrence, sources, *, shape, axis: int, dtype, live=None):
     """The affine map (w, u) of all steps together, of size 1 on `axis`; with `live`, of those for which it is True."""
-    row = (*shape[:axis], 1, *shape[axis + 1 :])
+    one_step = (*shape[:axis], 1, *shape[axis + 1 :])
 
     def advance(i, s, older):
         w, u = recurrence.coefficients(s)
         if live is not None:
             w, u = jnp.where(live(i), w, 1.0), jnp.where(live(i), u, 0.0)
         through_w, through_u = zero_wins(w, older[0]), u + zero_wins(w, older[1])
-        return (jnp.broadcast_to(through_w, row), jnp.broadcast_to(through_u, row)), ()
+        return (jnp.broadcast_to(through_w, one_step), jnp.broadcast_to(through_u, one_step)), ()
 
-    start = jnp.ones(row, dtype), jnp.zeros(row, dtype)
+    start = jnp.ones(one_step, dtype), jnp.zeros(one_step, dtype)
     return run(recurrence, sources, start, advance, steps=shape[axis], axis=axis, dtype=dtype)[0]

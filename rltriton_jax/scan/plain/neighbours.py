@@ -14,12 +14,12 @@ from rltriton_jax.scan.sharding.devices import is_split, on_each_shard
 
 
 def shifted(x, shift: int, beyond, axis: int):
-    """x[t + shift] along `axis`, shift being 1 or -1; the row `beyond`, or 0, where that is outside."""
+    """x[t + shift] along `axis`, shift being 1 or -1; the step `beyond`, or 0, where that is outside."""
     return bind(neighbour_p, *((x,) if beyond is None else (x, beyond)), shift=shift, axis=axis)
 
 
 def edge_step(x, shift: int, axis: int):
-    """The row of x that is last (shift = 1) or first (-1)."""
+    """The step of x that is last (shift = 1) or first (-1)."""
     last = x.shape[axis] - 1
     if jax.typeof(x).sharding.spec[axis] is None:
         return lax.slice_in_dim(x, *((last, last + 1) if shift > 0 else (0, 1)), axis=axis)
@@ -64,10 +64,10 @@ def step_from_neighbour(x, shift: int, beyond, axis: int, names):
 
 def _lower(ctx, *operands, shift, axis):
     def local(time_names, x, *beyond):
-        row = beyond[0] if beyond else jnp.zeros((1,) * x.ndim, x.dtype)
+        edge = beyond[0] if beyond else jnp.zeros((1,) * x.ndim, x.dtype)
         if time_names:
-            row = step_from_neighbour(x, shift, row, axis, time_names)
-        return [_shift(x, row, shift, axis)]
+            edge = step_from_neighbour(x, shift, edge, axis, time_names)
+        return [_shift(x, edge, shift, axis)]
 
     function = on_each_shard(ctx, local, axis) if is_split(ctx) else functools.partial(local, ())
     return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)

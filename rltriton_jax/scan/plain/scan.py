@@ -212,7 +212,7 @@ def composite(*operands, recurrence: Recurrence, time_axis: int, dtype):
 
 
 def _by_loop(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted, chunked: bool):
-    """A loop over the steps. Time comes first: rows in one piece are worth the copy where it did not."""
+    """A loop over the steps. Time comes first: a step in one piece is worth the copy where it did not."""
     operands = [jnp.moveaxis(x, time_axis, 0) for x in operands]
     shape = output_shape(operands, 0)
     found = sources(recurrence, operands, time_axis=0, dtype=dtype)

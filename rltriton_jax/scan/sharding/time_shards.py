@@ -1,6 +1,6 @@
 """A scan whose time is split over devices: each scans its own steps, from a state that it makes of all composites.
 
-What moves is one row a shifted read, from the neighbour, and one composite (w, u) a row, to everybody.
+What moves is one step of what is read with a shift, from the neighbour, and one composite (w, u) a row, to everybody.
 """
 
 from collections.abc import Callable
@@ -41,19 +41,19 @@ def without_edge_rows(recurrence: Recurrence, operands, time_axis: int):
 
 
 def _with_neighbours(recurrence: Recurrence, operands, time_axis: int, dtype, names):
-    """The recurrence on this device's steps: each shifted read finds the neighbour's row beyond."""
+    """The recurrence on this device's steps: each shifted read finds the neighbour's step beyond."""
     named = dict(zip(recurrence.operands, operands, strict=True))
     reads = []
     for r in recurrence.reads:
         if r.shift and (r.operand or r.beyond):
             kind = jnp.bool_ if r.flag else compute_dtype(dtype)
-            row = jnp.zeros((1,) * operands[0].ndim, kind) if r.beyond is None else named[r.beyond].astype(kind)
+            edge = jnp.zeros((1,) * operands[0].ndim, kind) if r.beyond is None else named[r.beyond].astype(kind)
             if r.operand is None:
-                row = jnp.where(outside(r.shift, names), row, jnp.zeros_like(row))
+                edge = jnp.where(outside(r.shift, names), edge, jnp.zeros_like(edge))
             else:
-                row = step_from_neighbour(named[r.operand], r.shift, row, time_axis, names)
-            name = f"row beyond {len(named)}"
-            named[name] = row
+                edge = step_from_neighbour(named[r.operand], r.shift, edge, time_axis, names)
+            name = f"step beyond {len(named)}"
+            named[name] = edge
             r = replace(r, beyond=name)
         reads.append(r)
     return recurrence.reading(reads, operands=tuple(named)), tuple(named.values())

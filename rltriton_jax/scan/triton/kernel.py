@@ -289,9 +289,9 @@ def at_step(P: tl.constexpr, reads, j: tl.constexpr):
 
 
 @triton.jit
-def result_of(P: tl.constexpr, made, INDEX: tl.constexpr, DTYPE: tl.constexpr):
+def result_of(P: tl.constexpr, computed, INDEX: tl.constexpr, DTYPE: tl.constexpr):
     """Output INDEX, or the state where that is None, of the (outputs, state) of one step."""
-    outputs, state = made
+    outputs, state = computed
     if INDEX is None:
         return tl.broadcast_to(state, (P.tile.groups, P.tile.block)).to(DTYPE)
     else:
@@ -299,8 +299,8 @@ def result_of(P: tl.constexpr, made, INDEX: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def store(outs, P: tl.constexpr, n: tl.constexpr, made, t, rows):
-    """Result n at each step of the vector at t; `made` is the (outputs, state) of each step in scan order."""
+def store(outs, P: tl.constexpr, n: tl.constexpr, computed, t, rows):
+    """Result n at each step of the vector at t; `computed` is the (outputs, state) of each step in scan order."""
     INDEX: tl.constexpr = P.results[n]
     ARRAY: tl.constexpr = P.num_operands + n
     DTYPE: tl.constexpr = outs[n].dtype.element_ty
@@ -309,15 +309,15 @@ def store(outs, P: tl.constexpr, n: tl.constexpr, made, t, rows):
         at = row_offset(rows.index[:, :, None], P, ARRAY) + steps * P.arrays[ARRAY].time_stride
         live = rows.live[:, :, None] & (steps < P.steps)
         result = join_four(
-            result_of(P, made[3 if P.reverse else 0], INDEX, DTYPE),
-            result_of(P, made[2 if P.reverse else 1], INDEX, DTYPE),
-            result_of(P, made[1 if P.reverse else 2], INDEX, DTYPE),
-            result_of(P, made[0 if P.reverse else 3], INDEX, DTYPE),
+            result_of(P, computed[3 if P.reverse else 0], INDEX, DTYPE),
+            result_of(P, computed[2 if P.reverse else 1], INDEX, DTYPE),
+            result_of(P, computed[1 if P.reverse else 2], INDEX, DTYPE),
+            result_of(P, computed[0 if P.reverse else 3], INDEX, DTYPE),
         )
     else:
         at = row_offset(rows.index, P, ARRAY) + t * P.arrays[ARRAY].time_stride
         live = rows.live & (t < P.steps)
-        result = result_of(P, made[0], INDEX, DTYPE)
+        result = result_of(P, computed[0], INDEX, DTYPE)
     if P.masked:
         tl.store(outs[n] + at, result, mask=live)
     else:
@@ -393,7 +393,7 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
             vectors = vectors + (vector,)
         reads = ()
         weights = ()
-        driving = ()
+        inhomogeneous = ()
         for v in tl.static_range(VECTORS):
             vector = sums_to_tile_layout(P, vectors[v])
             for k in tl.static_range(WIDTH):
@@ -409,7 +409,7 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
                     group_w, group_u = compose(group_w, group_u, w, u)
                 reads = reads + (values,)
                 weights = weights + (w,)
-                driving = driving + (u,)
+                inhomogeneous = inhomogeneous + (u,)
 
         through_w, through_u, enter_w, enter_u = tl.associative_scan(
             (group_w, group_u, zero + 1.0, zero), 0, compose_exclusive
@@ -428,15 +428,15 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
             carry = whole_u + zero_wins(whole_w, carry)
             carry_w = zero_wins(whole_w, carry_w)
         for v in tl.static_range(REPLAYED):
-            made = ()
+            computed = ()
             for k in tl.static_range(WIDTH):
                 entering = state
-                state = driving[v * WIDTH + k] + zero_wins(weights[v * WIDTH + k], state)
+                state = inhomogeneous[v * WIDTH + k] + zero_wins(weights[v * WIDTH + k], state)
                 s = P.named(*reads[v * WIDTH + k])
-                made = made + ((OUTPUTS(s, state, entering), state),)
+                computed = computed + ((OUTPUTS(s, state, entering), state),)
             t = begin + (VECTORS - 1 - v if P.reverse else v) * WIDTH
             for n in tl.static_range(len(P.results)):
-                store(outs, P, n, made, t, rows)
+                store(outs, P, n, computed, t, rows)
 
     if P.composite:
         composite_w, composite_u = outs
