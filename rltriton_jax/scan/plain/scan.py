@@ -146,6 +146,9 @@ def _source(read: Read, named, *, steps, time_axis, dtype, reverse) -> Source:
     if read.operand is None:
         return Source(nothing) if read.beyond is None else Source(nothing, read.shift, beyond)
     values = named[read.operand]
+    if read.flag and values.dtype.itemsize == 2:
+        # XLA widens 16-bit floats in the loop, and then rounds the rest of its body otherwise; a flag must not do that.
+        values = values.astype(kind)
     held = values.shape[time_axis]
     if held == steps + 1:
         return Source(values, read.shift)
