@@ -224,7 +224,7 @@ def importance_corrected_td_errors(
     window = Window("r_t", r_t, 0)
     reads = _CorrectedReads(
         reward=Read("r_t"),
-        value=window.step("values", values, extra_row=True),
+        value=window.step("values", values, extra_step=True),
         next_value=Read("values", 1),
         rho=window.step("rho_tm1", rho_tm1),
         next_rho=Read("rho_tm1", 1),
@@ -280,7 +280,7 @@ def truncated_generalized_advantage_estimation(
     window = Window("r_t", r_t, 0)
     reads = _GAEReads(
         reward=Read("r_t"),
-        value=window.step("values", values, extra_row=True),
+        value=window.step("values", values, extra_step=True),
         next_value=Read("values", 1),
         discount=window.step("discount_t", discount_t),
         lambda_=window.coefficient("lambda_", lambda_, signed=True),

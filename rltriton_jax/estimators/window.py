@@ -33,7 +33,7 @@ class Window:
     """The per-step arrays of one call: [T, *batch] with time on `time_axis`.
 
     Each method checks an argument, keeps it as an operand and returns the `Read` by which the algebra sees it.
-    `None` for an argument gives a read of nothing.
+    A flag or a step beyond the window that is left out (None) reads as nothing.
     """
 
     def __init__(self, name: str, array, time_axis: int, *, steps_like=None, like_name: str = ""):
@@ -72,11 +72,11 @@ class Window:
             raise TypeError(f"{name} has dtype {array.dtype}; pass one of {', '.join(FLOATS)}.")
         return array
 
-    def step(self, name: str, array, *, shift: int = 0, beyond: str | None = None, extra_row: bool = False) -> Read:
-        """An array [T, *batch]; with `extra_row` it may hold T + 1 steps."""
+    def step(self, name: str, array, *, shift: int = 0, beyond: str | None = None, extra_step: bool = False) -> Read:
+        """An array [T, *batch]; with `extra_step` it may hold T + 1 steps."""
         array = self._numbers(name, array)
         shapes = [self.step_shape]
-        if extra_row:
+        if extra_step:
             shapes.append((*self.step_shape[: self.axis], self.steps + 1, *self.step_shape[self.axis + 1 :]))
         if array.shape not in shapes:
             raise ValueError(
@@ -192,9 +192,9 @@ class Window:
             )
         if values is None and not values_required:
             return {"value": Read(), "next_value": self.step("next_values", next_values), **self.at_final(None, None)}
-        value = self.step("values", values, extra_row=True)
-        extra_row = self.operands["values"].shape != self.step_shape
-        if extra_row:
+        value = self.step("values", values, extra_step=True)
+        extra_step = self.operands["values"].shape != self.step_shape
+        if extra_step:
             for name, other in (("bootstrap_value", bootstrap_value), ("next_values", next_values)):
                 if other is not None:
                     raise ValueError(
@@ -204,7 +204,7 @@ class Window:
                     )
         if next_values is not None:
             return {"value": value, "next_value": self.step("next_values", next_values), **self.at_final(None, None)}
-        if bootstrap_value is None and not extra_row:
+        if bootstrap_value is None and not extra_step:
             raise ValueError(
                 f"nothing gives the value of the state after the last step: {self.name} and values have shape "
                 f"{self.step_shape}. Pass bootstrap_value = V(s_T), of shape {self.batch} (0 if there is none), values "
