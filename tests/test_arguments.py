@@ -71,6 +71,7 @@ BAD = {
     "a list of steps": (lambda: rtj.gae(list(X), X, bootstrap_value=0.0), TypeError, r"list of 4.*\(3,\).*jnp\.stack"),
     "a tuple of steps": (lambda: rtj.linear_recurrence(0.9, tuple(X)), TypeError, r"inputs is a tuple of 4.*jnp\.stack"),
     "a list of numbers": (lambda: rtj.discounted_returns([1.0, 2.0]), TypeError, r"rewards is a list of 2.*jnp\.stack"),
+    "a list of ragged lists": (lambda: rtj.discounted_returns([[[1.0], [1.0, 2.0]]]), TypeError, "list of 1 .*jnp.stack"),
     "an empty list": (lambda: rtj.episodic_prefix_sum([]), TypeError, r"inputs is a list of 0"),
     "no values": (lambda: rtj.gae(X, None, next_values=X), ValueError, r"values is None.*rewards has shape \(4, 3\)"),
     "no ratios": (lambda: rtj.vtrace(X, X, None, bootstrap_value=0.0), ValueError, r"log_rhos is None.*\(4, 3\)"),

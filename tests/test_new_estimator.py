@@ -24,7 +24,14 @@ class Reads(NamedTuple):
 
 
 def coefficients(s):
-    return jnp.where(s.done_before, 0.0, s.decay), (1.0 - s.decay) * s.value
+    return unless(s.done_before, s.decay), (1.0 - s.decay) * s.value
+
+
+def _or_0(condition, x):
+    return jnp.where(condition, 0.0, x)
+
+
+unless = _or_0
 
 
 def outputs(s, x, entering):

@@ -184,13 +184,12 @@ class Window:
                 "(V of the true successor at every step), concatenate([values[1:], bootstrap_value[None]]), instead "
                 "of bootstrap_value."
             )
-        self.refuse_final_values_alone(final_values, truncated)
-        if values is None and next_values is None and not values_required:
-            raise ValueError(
-                f"values and next_values are None, so nothing gives the values of the successors; pass next_values, of "
-                f"the shape {self.step_shape} of {self.name}, or values with bootstrap_value."
-            )
         if values is None and not values_required:
+            if next_values is None:
+                raise ValueError(
+                    "values and next_values are None, so nothing gives the values of the successors; pass next_values, "
+                    f"of the shape {self.step_shape} of {self.name}, or values with bootstrap_value."
+                )
             return {"value": Read(), "next_value": self.step("next_values", next_values), **self.at_final(None, None)}
         value = self.step("values", values, extra_step=True)
         extra_step = self.operands["values"].shape != self.step_shape
@@ -215,20 +214,17 @@ class Window:
 
     def at_final(self, final_values, truncated) -> dict[str, Read]:
         """The reads `final_value`, V at the true final observation, and `at_final`, where it counts."""
-        self.refuse_final_values_alone(final_values, truncated)
         if final_values is None:
             return {"final_value": Read(), "at_final": Read(flag=True)}
-        return {
-            "final_value": self.step("final_values", final_values),
-            "at_final": self.flag("truncated", truncated),
-        }
-
-    def refuse_final_values_alone(self, final_values, truncated) -> None:
-        if final_values is not None and truncated is None:
+        if truncated is None:
             raise ValueError(
                 f"final_values (shape {jnp.shape(final_values)}) is read only at truncated steps, but truncated is "
                 f"None; pass truncated, flags of the shape {self.step_shape} of {self.name}, or leave final_values out."
             )
+        return {
+            "final_value": self.step("final_values", final_values),
+            "at_final": self.flag("truncated", truncated),
+        }
 
     def expectation(self, q_name: str, q, probs_name: str, probs) -> Read:
         """sum_a probs * q over the trailing axis of both, in the scan's dtype; probabilities of 0 exclude actions."""
@@ -320,7 +316,7 @@ def over_leaves(main: str, options: tuple[str, ...] = ()) -> Callable[[F], F]:
 def _refuse_sequence(main, value):
     """A list or tuple is T steps that are not stacked, or a pytree of agents: nobody can tell which."""
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        first = f", the first of shape {np.shape(value[0])}" if value and not isinstance(value[0], dict) else ""
+        first = f", the first of shape {value[0].shape}" if value and hasattr(value[0], "shape") else ""
         raise TypeError(
             f"{main} is a {type(value).__name__} of {len(value)} entries{first}; stack its steps into one array "
             f"[T, *batch] with jnp.stack({main}), or name its entries in a dict or NamedTuple if they are agents."

@@ -23,19 +23,20 @@ _PASSIVE = (ast.Module, ast.Return, ast.Assign, ast.Tuple, ast.expr_context, ast
 
 def check_algebra(function: Callable[..., Any]) -> None:
     """Raises a ValueError that names what the kernel would not understand in `function`, or in what that calls."""
-    helpers(function)
+    _check(function, ())
+
+
+def _check(function, callers) -> None:
+    for helper in helpers(function).values():
+        if helper in (*callers, function):
+            raise ValueError(f"{_name(helper)} calls itself, which the kernel cannot; write it without recursion.")
+        _check(helper, (*callers, function))
 
 
 @functools.cache
-def helpers(function: Callable[..., Any]) -> tuple[types.FunctionType, ...]:
-    """The functions of a module that `function` calls, each checked once."""
-    called = dict.fromkeys(_Reader(function).called())
-    for helper in called:
-        if helper is not function:
-            helpers(helper)
-        else:
-            raise ValueError(f"{_name(function)} calls itself, which the kernel cannot; write it without recursion.")
-    return tuple(called)
+def helpers(function: Callable[..., Any]) -> dict[str, types.FunctionType]:
+    """The functions of a module that `function` calls, by the names that it calls them by; read once."""
+    return dict(_Reader(function).called())
 
 
 def _name(function) -> str:
@@ -69,13 +70,13 @@ class _Reader:
             where += f", line {self.function.__code__.co_firstlineno + getattr(node, 'lineno', 1) - 1}"
         raise ValueError(f"the algebra cannot hold {where}: {reason}. The kernel understands {ALLOWED}.")
 
-    def called(self) -> Iterator[types.FunctionType]:
-        """The module's functions that are called; refuses what is not allowed."""
+    def called(self) -> Iterator[tuple[str, types.FunctionType]]:
+        """The module's functions that are called, by name; refuses what is not allowed."""
         for statement in self.body:
             if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):  # a docstring
                 yield from self._visit(statement)
 
-    def _visit(self, node: ast.AST) -> Iterator[types.FunctionType]:
+    def _visit(self, node: ast.AST) -> Iterator[tuple[str, types.FunctionType]]:
         match node:
             case ast.Call():
                 yield from self._call(node)
@@ -95,7 +96,7 @@ class _Reader:
         for child in ast.iter_child_nodes(node):
             yield from self._visit(child)
 
-    def _call(self, node: ast.Call) -> Iterator[types.FunctionType]:
+    def _call(self, node: ast.Call) -> Iterator[tuple[str, types.FunctionType]]:
         names = self.function.__globals__
         match node.func:
             case ast.Attribute(value=ast.Name(id=module), attr=name) if module not in self.local:
@@ -104,7 +105,7 @@ class _Reader:
             case ast.Name(id=name) if name not in self.local and isinstance(names.get(name), types.FunctionType):
                 if names[name].__module__.startswith("jax."):
                     self.refuse(f"the call `{name}(...)` is not understood; write it as jnp's", node)
-                yield names[name]
+                yield name, names[name]
             case _:
                 self.refuse(f"the call `{ast.unparse(node.func)}(...)` is not understood", node)
         if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):

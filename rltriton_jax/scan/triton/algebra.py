@@ -39,7 +39,7 @@ def maximum(x, y):
 def translate(function: types.FunctionType) -> triton.JITFunction:
     """The Triton function with the body of `function`, in which `jnp` is this module and helpers are translated too."""
     names = dict(function.__globals__, jnp=_THIS, tl=tl)
-    names.update((helper.__name__, translate(helper)) for helper in helpers(function))
+    names.update((name, translate(helper)) for name, helper in helpers(function).items())
     return triton.jit(types.FunctionType(function.__code__, names, function.__name__))
 
 
