@@ -1,7 +1,7 @@
 """PufferLib: advantages of segments [S, H] by V-trace's clips and GAE's lambda, with rewards and dones one step later.
 
-rewards[t] is for the action of step t - 1, and dones[t] says that step t begins an episode. Nothing follows the last step,
-whose advantage is 0. There are two rules, as the ratio weighs the whole error or its reward alone.
+rewards[t] is for the action of step t - 1, and dones[t] says that step t begins an episode. Nothing follows the last
+step, whose advantage is 0. There are two rules: the ratio weighs the whole error, or its reward alone.
 """
 
 import jax.numpy as jnp

@@ -1,7 +1,7 @@
 """Stoix: generalised advantages of batches [B, T] or time-major, from v_tm1, v_t, discount_t and truncation_t.
 
-discount_t is gamma, and 0 where the step terminated; v_t is V of the true successor, the final observation's at a truncated
-step; truncation_t cuts the trace and leaves that value in.
+discount_t is gamma, and 0 where the step terminated; v_t is V of the true successor, the final observation's at a
+truncated step; truncation_t cuts the trace and leaves that value in.
 """
 
 import jax

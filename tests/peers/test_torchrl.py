@@ -114,7 +114,7 @@ def test_gae_and_td_lambda_are_torchrls(size, per_step):
 
 @pytest.mark.parametrize("size", INPUTS, ids=str)
 def test_vtrace_is_torchrls_but_for_the_advantages_of_truncated_steps(size):
-    """There TorchRL takes the target of the next row, which is another episode's; here it is the step's own next value."""
+    """There TorchRL takes the next row's target, which is another episode's, and we the step's own next value."""
     r = rollout(*size)
     got = vtrace(
         r.gamma, placed(r.log_rhos), jnp.zeros_like(placed(r.log_rhos)), placed(r.values), *successors(r), 1.5, 1.1
