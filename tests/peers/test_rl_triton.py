@@ -1,7 +1,7 @@
 """rl-triton: arrays [N, T] with float flags.
 
-Its bootstrap values [N, T] are 0 but at truncated steps and at the end. Its V-trace clips the advantages' ratio as it
-does the errors', and has no lambda. Its prefix sum's flags mark the first step of a segment, its traces' flags the last.
+Its bootstrap values [N, T] are 0 but at truncated steps and at the end. Its V-trace clips the ratio of advantages as
+that of errors, and has no lambda. Its prefix sum's flags mark the first step of a segment, its traces' flags the last.
 """
 
 import dataclasses

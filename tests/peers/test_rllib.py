@@ -1,8 +1,8 @@
 """RLlib: V-trace of arrays [T, B] with discounts that are 0 where terminated, and of episodes made longer by a step.
 
-The step that is put after each episode holds V of its final observation and no reward. It carries the flag that ends a
-truncated episode, one step later than the step that was truncated, and is left out of the loss by a mask. What is wanted
-on the other steps is V-trace of each episode alone, with that V (0 where terminated) as its bootstrap.
+The step that is put after each episode holds V of its final observation and no reward. It carries the flag that ends
+a truncated episode, one step later than the step that was truncated, and a mask leaves it out of the loss. What is
+wanted on the other steps is V-trace of each episode alone, with that V (0 where terminated) as its bootstrap.
 """
 
 import jax.numpy as jnp

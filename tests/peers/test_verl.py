@@ -1,7 +1,7 @@
 """verl: advantages of responses [B, T] that are padded on the right, whitened over the tokens that are there.
 
-Values of padding are whatever the critic gave. verl skips masked tokens wherever they are; the call below is for padding
-alone, in which a response's last token ends it. Masked tokens inside a response it cannot express.
+Values of padding are whatever the critic gave. verl skips masked tokens wherever they are; the call below is for
+padding alone, in which a response's last token ends it. Masked tokens inside a response it cannot express.
 """
 
 import jax
