@@ -1,6 +1,5 @@
 """Composites of weights overflow where states do not: a state of 0 is 0 after an infinite weight, never after NaN."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
