@@ -3,6 +3,10 @@
 Index t of an argument that ends in `_tm1` is step t; of one that ends in `_t` it is what step t led to. `discount_t` is
 gamma, and 0 where step t terminated.
 
+Results have the dtype that rlax's arithmetic gives them: all arguments promoted by JAX's rules, so that Python scalars
+have no say, integers and booleans take the floats' dtype, and arrays of hyperparameters do count. In between everything
+is float32 (float64 where that is the result), and is rounded once, at the end.
+
 `lambda_returns`, `discounted_returns`, `n_step_bootstrapped_returns`, `importance_corrected_td_errors`,
 `truncated_generalized_advantage_estimation`, `vtrace`, `leaky_vtrace`, `vtrace_td_error_and_advantage`,
 `leaky_vtrace_td_error_and_advantage`, `general_off_policy_returns_from_q_and_v`,
@@ -13,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rltriton_jax.estimators.linear_recurrence import linear_recurrence
 from rltriton_jax.estimators.window import Window
@@ -37,12 +42,37 @@ def _check(**sequences: Any) -> None:
             raise ValueError(f"{name} has shape {other}, but {first} has shape {shape}; give them one length.")
 
 
+def _dtype(*arguments: Any) -> Any:
+    """What rlax's arithmetic on the arguments gives, also where promotion is strict."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*arguments)
+
+
+def _padding() -> np.ndarray:
+    """Of JAX's default float dtype, which has a say in the two functions of rlax that pad with it."""
+    return np.zeros(0, _dtype(float))
+
+
+def _wide(*arguments: Any) -> list[jax.Array]:
+    """The arguments in the dtype of the arithmetic: float32, or float64 if one of them is."""
+    dtype = _dtype(jnp.float32, *arguments)
+    return [jnp.asarray(x, dtype) for x in arguments]
+
+
+def _hyperparameter(window: Window, name: str, value: Any) -> Read:
+    """A hyperparameter of any sign; arrays of it have a say in the result's dtype, as in rlax."""
+    read = window.coefficient(name, value, signed=True)
+    window.data.append(window.operands[name])
+    return read
+
+
 def _stopped(stop: Any, x: jax.Array) -> jax.Array:
     return jax.lax.select(stop, jax.lax.stop_gradient(x), x)
 
 
-def _stopped_target(stop: Any, errors: jax.Array, values: jax.Array) -> jax.Array:
-    """The errors, whose targets (errors + values) are stopped."""
+def _stopped_target(stop: Any, errors: jax.Array, values: Any) -> jax.Array:
+    """The errors, whose targets (errors + values) are stopped. What is added is 0, so that nothing is rounded."""
+    values = jnp.asarray(values, errors.dtype)
     return jax.lax.select(stop, jax.lax.stop_gradient(errors + values) - values, errors)
 
 
@@ -92,7 +122,7 @@ def lambda_returns(
         reward=Read("r_t"),
         next_value=window.step("v_t", v_t),
         discount=window.step("discount_t", discount_t),
-        lambda_=window.coefficient("lambda_", lambda_, signed=True),
+        lambda_=_hyperparameter(window, "lambda_", lambda_),
         last=START,
     )
     (returns,) = window.scan(reads, _lambda_coefficients, reverse=True, implementation=None)
@@ -158,11 +188,11 @@ def n_step_bootstrapped_returns(
     _check(r_t=r_t, discount_t=discount_t, v_t=v_t)
     if n < 1:
         raise ValueError(f"n is {n}; a return has 1 step or more.")
+    r_t, discount_t, v_t, lambda_t, _ = _wide(r_t, discount_t, v_t, lambda_t, _padding())
     steps = r_t.shape[0]
-    lambda_t = jnp.broadcast_to(lambda_t, (steps,)).astype(r_t.dtype)
 
     def windows(x, beyond):
-        padded = jnp.concatenate([x, jnp.broadcast_to(beyond, (n - 1,)).astype(x.dtype)])
+        padded = jnp.concatenate([jnp.broadcast_to(x, steps), jnp.broadcast_to(beyond, n - 1).astype(x.dtype)])
         return jnp.stack([padded[i : i + steps] for i in range(n)])
 
     r, discount, v, lambda_ = (
@@ -229,8 +259,9 @@ def importance_corrected_td_errors(
         rho=window.step("rho_tm1", rho_tm1),
         next_rho=Read("rho_tm1", 1),
         discount=window.step("discount_t", discount_t),
-        lambda_=window.coefficient("lambda_", lambda_, signed=True),
+        lambda_=_hyperparameter(window, "lambda_", lambda_),
     )
+    window.data.append(_padding())
     (errors,) = window.scan(reads, _corrected_coefficients, _corrected_outputs, reverse=True, implementation=None)
     return _stopped_target(stop_target_gradients, errors, values[:-1])
 
@@ -283,7 +314,7 @@ def truncated_generalized_advantage_estimation(
         value=window.step("values", values, extra_step=True),
         next_value=Read("values", 1),
         discount=window.step("discount_t", discount_t),
-        lambda_=window.coefficient("lambda_", lambda_, signed=True),
+        lambda_=_hyperparameter(window, "lambda_", lambda_),
     )
     (advantages,) = window.scan(reads, _gae_coefficients, reverse=True, implementation=None)
     return _stopped(stop_target_gradients, advantages)
@@ -319,8 +350,13 @@ def _leaky_coefficients(s):
     return _vtrace_step(s, _leaky(s.alpha, s.clip, s.rho), _leaky(s.alpha, 1.0, s.rho) * s.lambda_)
 
 
+def _left_out(mask):
+    """A mask's opposite, in which a number that is neither 0 nor 1 remains one, for the check to find."""
+    return jnp.logical_not(mask) if jnp.result_type(mask) == jnp.bool_ else 1 - mask
+
+
 def _vtrace_errors(v_tm1, v_t, r_t, discount_t, rho_tm1, alpha, lambda_, clip_rho_threshold, stop, sample_mask):
-    """V-trace, leaky where `alpha` is not None."""
+    """V-trace, leaky where `alpha` is not None, in the dtype of the arithmetic; and the dtype of the result."""
     mask = {} if sample_mask is None else {"sample_mask": sample_mask}
     _check(v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1, **mask)
     window = Window("v_tm1", v_tm1, 0)
@@ -330,23 +366,29 @@ def _vtrace_errors(v_tm1, v_t, r_t, discount_t, rho_tm1, alpha, lambda_, clip_rh
         reward=window.step("r_t", r_t),
         discount=window.step("discount_t", discount_t),
         rho=window.step("rho_tm1", rho_tm1),
-        lambda_=window.coefficient("lambda_", lambda_, signed=True),
-        clip=window.coefficient("clip_rho_threshold", clip_rho_threshold, signed=True),
-        left_out=window.flag("sample_mask", None if sample_mask is None else jnp.logical_not(sample_mask)),
-        alpha=Read() if alpha is None else window.coefficient("alpha", alpha, signed=True),
+        lambda_=_hyperparameter(window, "lambda_", lambda_),
+        clip=_hyperparameter(window, "clip_rho_threshold", clip_rho_threshold),
+        left_out=window.flag("sample_mask", None if sample_mask is None else _left_out(sample_mask)),
+        alpha=Read() if alpha is None else _hyperparameter(window, "alpha", alpha),
     )
+    dtype = window.dtype
+    window.data.append(np.zeros(0, np.float32))
     coefficients = _vtrace_coefficients if alpha is None else _leaky_coefficients
     (errors,) = window.scan(reads, coefficients, reverse=True, implementation=None)
-    return _stopped_target(stop, errors, v_tm1)
+    return _stopped_target(stop, errors, v_tm1), dtype
 
 
-def _advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_):
+def _with_advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_, dtype, pg_dtype):
     """q = r + discount * (lambda * target[t+1] + (1 - lambda) * v_tm1[t+1]), with v_t at the end."""
+    errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_ = _wide(
+        errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_
+    )
     ahead = (errors + v_tm1)[1:]
-    lambda_ = jnp.broadcast_to(lambda_, r_t.shape).astype(r_t.dtype)[:-1]
+    lambda_ = jnp.broadcast_to(lambda_, r_t.shape)[:-1]
     q_bootstrap = jnp.concatenate([lambda_ * ahead + (1 - lambda_) * v_tm1[1:], v_t[-1:]])
     q_estimate = r_t + discount_t * q_bootstrap
-    return VTraceOutput(errors, clipped_rho * (q_estimate - v_tm1), q_estimate)
+    pg_advantage = clipped_rho * (q_estimate - v_tm1)
+    return VTraceOutput(errors.astype(dtype), pg_advantage.astype(pg_dtype), q_estimate.astype(dtype))
 
 
 def vtrace(
@@ -390,9 +432,10 @@ def vtrace(
     >>> print(vtrace(zeros, zeros, jnp.ones(2), jnp.ones(2), half))
     [0.75 0.5 ]
     """
-    return _vtrace_errors(
+    errors, dtype = _vtrace_errors(
         v_tm1, v_t, r_t, discount_t, rho_tm1, None, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     )
+    return errors.astype(dtype)
 
 
 def leaky_vtrace(
@@ -430,9 +473,10 @@ def leaky_vtrace(
     References:
       Zahavy et al. 2020, A Self-Tuning Actor-Critic Algorithm, https://arxiv.org/abs/2002.12928.
     """
-    return _vtrace_errors(
+    errors, dtype = _vtrace_errors(
         v_tm1, v_t, r_t, discount_t, rho_tm1, alpha_, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     )
+    return errors.astype(dtype)
 
 
 def vtrace_td_error_and_advantage(
@@ -474,11 +518,12 @@ def vtrace_td_error_and_advantage(
       Espeholt et al. 2018, IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
       Architectures, https://arxiv.org/abs/1802.01561.
     """
-    errors = vtrace(
-        v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
+    errors, dtype = _vtrace_errors(
+        v_tm1, v_t, r_t, discount_t, rho_tm1, None, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     )
-    clipped_rho = jnp.minimum(clip_pg_rho_threshold, rho_tm1)
-    return _advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_)
+    clipped_rho = jnp.minimum(*_wide(clip_pg_rho_threshold, rho_tm1))
+    pg_dtype = _dtype(dtype, clip_pg_rho_threshold)
+    return _with_advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_, dtype, pg_dtype)
 
 
 def leaky_vtrace_td_error_and_advantage(
@@ -518,11 +563,12 @@ def leaky_vtrace_td_error_and_advantage(
     References:
       Zahavy et al. 2020, A Self-Tuning Actor-Critic Algorithm, https://arxiv.org/abs/2002.12928.
     """
-    errors = leaky_vtrace(
+    errors, dtype = _vtrace_errors(
         v_tm1, v_t, r_t, discount_t, rho_tm1, alpha, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     )
-    clipped_rho = _leaky(alpha, clip_pg_rho_threshold, rho_tm1)
-    return _advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_)
+    clipped_rho = _leaky(*_wide(alpha, clip_pg_rho_threshold, rho_tm1))
+    pg_dtype = _dtype(dtype, clip_pg_rho_threshold)
+    return _with_advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_, dtype, pg_dtype)
 
 
 class _GeneralReads(NamedTuple):
@@ -616,9 +662,12 @@ def general_off_policy_returns_from_action_values(
     if jnp.ndim(q_t) != 2 or jnp.shape(q_t) != jnp.shape(pi_t):
         raise ValueError(f"q_t has shape {jnp.shape(q_t)} and pi_t {jnp.shape(pi_t)}; give both the shape (K, A).")
     _check(r_t=r_t, a_t=a_t, discount_t=discount_t, c_t=c_t, **{"q_t[:, 0]": q_t[:, 0]})
+    dtype = _dtype(q_t, r_t, discount_t, c_t, pi_t)
+    q_t, c_t, pi_t = _wide(q_t, c_t, pi_t)
     v_t = jnp.sum(pi_t * q_t, axis=-1)
-    q_a_t = _of_action(q_t, a_t)
-    return general_off_policy_returns_from_q_and_v(q_a_t[:-1], v_t, r_t, discount_t, c_t[:-1], stop_target_gradients)
+    q_a_t = _of_action(q_t, a_t)[:-1]
+    returns = general_off_policy_returns_from_q_and_v(q_a_t, v_t, r_t, discount_t, c_t[:-1], stop_target_gradients)
+    return returns.astype(dtype)
 
 
 def retrace(
@@ -658,6 +707,9 @@ def retrace(
     References:
       Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning, https://arxiv.org/abs/1606.02647.
     """
-    c_t = jnp.minimum(1.0, _of_action(pi_t, a_t) / (mu_t + eps)) * lambda_
+    dtype = _dtype(q_tm1, q_t, r_t, discount_t, pi_t, mu_t, lambda_, eps)
+    arguments = _wide(q_tm1, q_t, r_t, discount_t, pi_t, mu_t, lambda_, eps)
+    q_tm1, q_t, r_t, discount_t, pi_t, mu_t, lambda_, added = arguments
+    c_t = jnp.minimum(1.0, _of_action(pi_t, a_t) / (mu_t + added)) * lambda_
     targets = general_off_policy_returns_from_action_values(q_t, a_t, r_t, discount_t, c_t, pi_t)
-    return _stopped(stop_target_gradients, targets) - _of_action(q_tm1, a_tm1)
+    return (_stopped(stop_target_gradients, targets) - _of_action(q_tm1, a_tm1)).astype(dtype)
