@@ -31,6 +31,7 @@ FIXES = {
 ALIASES = {
     "gamma": "discount discounts discount_factor discount_t",
     "discount": "gamma",
+    "discount_t": "gamma gammas discounts",
     "lambda_": "lambda lam lambd lmbda gae_lambda td_lambda trace_decay",
     "terminated": "done dones termination terminations terminal terminals",
     "done": "dones terminated termination terminations terminal terminals",
