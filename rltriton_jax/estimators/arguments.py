@@ -5,7 +5,7 @@ import functools
 import inspect
 import operator
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Set
 from typing import Any, TypeVar, cast
 
 import jax
@@ -27,6 +27,9 @@ FIXES = {
     "U": "pass the numbers that it spells, {name}.astype(np.float32)",
 }
 """By the kind of a NumPy dtype."""
+
+ITERABLES = (Iterator, Set)
+"""What JAX takes for one leaf of a pytree, and will refuse."""
 
 ALIASES = {
     "gamma": "discount discounts discount_factor discount_t",
@@ -163,7 +166,9 @@ def _of_python(name, value):
     given = value
     try:
         # NumPy would fetch what lies on a device, and cannot look at what is traced.
-        of_jax = hasattr(value, "__jax_array__") or any(isinstance(x, jax.Array) for x in jax.tree.leaves(value))
+        of_jax = hasattr(value, "__jax_array__") or (
+            isinstance(value, list | tuple) and any(isinstance(x, jax.Array) for x in jax.tree.leaves(value))
+        )
         value = jnp.asarray(value) if of_jax else np.asarray(value)
     except Exception as error:
         raise TypeError(f"{name} is {_described(given)}; {_remedy(name, given)}.") from error
@@ -203,12 +208,12 @@ def _remedy(name, value) -> str:
         return "it holds no numbers: pass an array, or trace with it, jax.eval_shape(f, ...)"
     if isinstance(value, list | tuple):
         return "pass one array of numbers: pad its entries to one shape and stack them by np.stack"
+    if isinstance(value, ITERABLES):
+        return f"pass an array of what it yields, np.stack(list({name}))"
     if not jax.tree_util.all_leaves([value]):
         return "pass one array, or make the first argument, too, a pytree of this structure"
     if callable(value):
         return "pass the array that it returns, not the function"
-    if isinstance(value, Iterable):
-        return f"pass an array of what it yields, np.stack(list({name}))"
     return "it does not become an array of numbers: convert it to one of NumPy or JAX first"
 
 

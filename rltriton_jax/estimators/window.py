@@ -332,6 +332,8 @@ def _say_where(error, where):
 
 def _refuse_sequence(main, value):
     """A list or tuple is T steps that are not stacked, or a pytree of agents: nobody can tell which."""
+    if isinstance(value, arguments.ITERABLES):
+        numbers(main, value)
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         first = f", the first of shape {value[0].shape}" if value and hasattr(value[0], "shape") else ""
         raise TypeError(
@@ -341,6 +343,8 @@ def _refuse_sequence(main, value):
 
 
 def _column(name, value, main, structure):
+    if isinstance(value, arguments.ITERABLES):
+        return [value] * structure.num_leaves
     treedef = jax.tree.structure(value)
     if value is None or jax.tree_util.treedef_is_leaf(treedef):
         return [value] * structure.num_leaves
