@@ -17,6 +17,7 @@ import pytest
 
 import rltriton_jax as rtj
 from rltriton_jax.compat import brax, rlax
+from rltriton_jax.estimators.estimate import Estimator
 from rltriton_jax.estimators.window import over_leaves
 
 X = np.ones((4, 3), np.float32)
@@ -367,8 +368,17 @@ def test_an_error_in_a_leaf_is_the_same_exception_and_says_where(kind):
     assert said.startswith("at inputs['a'][0]")
 
 
-def test_estimators_are_still_copied_pickled_and_replaced():
-    estimator = rtj.VTrace(gamma=0.9, clip_rho=2.0)
+@dataclasses.dataclass(frozen=True)
+class WithoutDefault(Estimator):
+    function = rtj.discounted_returns
+    gamma: Any
+
+
+@pytest.mark.parametrize("estimator", [rtj.VTrace(gamma=0.9, clip_rho=2.0), WithoutDefault(0.9)], ids=repr)
+def test_estimators_are_still_copied_and_pickled(estimator):
     for same in (copy.copy(estimator), copy.deepcopy(estimator), pickle.loads(pickle.dumps(estimator))):
         assert same == estimator
-    assert dataclasses.replace(estimator, gamma=0.5) == rtj.VTrace(gamma=0.5, clip_rho=2.0)
+
+
+def test_estimators_are_still_replaced():
+    assert dataclasses.replace(rtj.VTrace(clip_rho=2.0), gamma=0.5) == rtj.VTrace(gamma=0.5, clip_rho=2.0)
