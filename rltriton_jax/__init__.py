@@ -3,6 +3,7 @@
 Seven estimators, one associative scan. Where things are:
 
 - `estimators/`: one module an estimator, with what a step reads, its algebra, its function and its object.
+- `estimators/arguments.py`: what a user passes, made arrays or refused by name.
 - `estimators/window.py`: the checks and broadcasts that every estimator begins with.
 - `scan/recurrence.py`: what a recurrence is; `scan/algebra.py`: which Python it may be written in.
 - `scan/primitive.py`: the one JAX primitive and its derivatives; `scan/lowering.py`: what it becomes on each platform.

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rltriton_jax.estimators.arguments import index, of_arrays
 from rltriton_jax.estimators.linear_recurrence import linear_recurrence
 from rltriton_jax.estimators.window import Window
 from rltriton_jax.scan.recurrence import START, Read
@@ -40,6 +41,36 @@ def _check(**sequences: Any) -> None:
             raise ValueError(f"{name} has shape {other}; pass one sequence, of shape (T,), and batch with jax.vmap.")
         if other != shape:
             raise ValueError(f"{name} has shape {other}, but {first} has shape {shape}; give them one length.")
+
+
+def _check_values(values: Any, r_t: Any) -> None:
+    if jnp.shape(values) != (r_t.shape[0] + 1,):
+        raise ValueError(
+            f"values has shape {jnp.shape(values)}, but r_t has shape {r_t.shape}; give values one step more, "
+            f"{(r_t.shape[0] + 1,)}."
+        )
+
+
+def _check_hyperparameters(r_t: Any, **hyperparameters: Any) -> None:
+    """Each is a scalar, or one number a step."""
+    for name, x in hyperparameters.items():
+        if jnp.shape(x) not in ((), (1,), r_t.shape):
+            raise ValueError(
+                f"{name} has shape {jnp.shape(x)}, but r_t has shape {r_t.shape}; pass a scalar or that shape."
+            )
+
+
+def _check_actions(action_values: dict[str, Any], actions: dict[str, Any]) -> None:
+    """Arrays [K, A], and integers [K]."""
+    (first, shape), *_ = [(name, jnp.shape(x)) for name, x in action_values.items()]
+    for name, x in action_values.items():
+        if len(jnp.shape(x)) != 2 or jnp.shape(x) != shape:
+            raise ValueError(
+                f"{name} has shape {jnp.shape(x)}, and {first} has shape {shape}; give both the shape (K, A)."
+            )
+    for name, x in actions.items():
+        if not jnp.issubdtype(jnp.result_type(x), jnp.integer):
+            raise TypeError(f"{name} has dtype {jnp.result_type(x)}; pass the indices of actions, {name}.astype(int).")
 
 
 def _dtype(*arguments: Any) -> Any:
@@ -90,6 +121,7 @@ def _lambda_coefficients(s):
     return jnp.where(s.last, 0.0, s.discount * s.lambda_), u
 
 
+@of_arrays()
 def lambda_returns(
     r_t: jax.Array, discount_t: jax.Array, v_t: jax.Array, lambda_: Any = 1.0, stop_target_gradients: bool = False
 ) -> jax.Array:
@@ -129,6 +161,7 @@ def lambda_returns(
     return _stopped(stop_target_gradients, returns)
 
 
+@of_arrays()
 def discounted_returns(
     r_t: jax.Array, discount_t: jax.Array, v_t: Any, stop_target_gradients: bool = False
 ) -> jax.Array:
@@ -155,6 +188,7 @@ def discounted_returns(
     return lambda_returns(r_t, discount_t, v_t, 1.0, stop_target_gradients)
 
 
+@of_arrays("n")
 def n_step_bootstrapped_returns(
     r_t: jax.Array,
     discount_t: jax.Array,
@@ -186,6 +220,8 @@ def n_step_bootstrapped_returns(
       Sutton & Barto 2018, Reinforcement Learning: An Introduction, section 7.1.
     """
     _check(r_t=r_t, discount_t=discount_t, v_t=v_t)
+    _check_hyperparameters(r_t, lambda_t=lambda_t)
+    n = index("n", n)
     if n < 1:
         raise ValueError(f"n is {n}; a return has 1 step or more.")
     r_t, discount_t, v_t, lambda_t, _ = _wide(r_t, discount_t, v_t, lambda_t, _padding())
@@ -220,6 +256,7 @@ def _corrected_outputs(s, x, entering):
     return (s.rho * x,)
 
 
+@of_arrays()
 def importance_corrected_td_errors(
     r_t: jax.Array,
     discount_t: jax.Array,
@@ -250,7 +287,7 @@ def importance_corrected_td_errors(
       http://proceedings.mlr.press/v32/sutton14.html.
     """
     _check(r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1)
-    _check(r_t=r_t, **{"values[1:]": values[1:]})
+    _check_values(values, r_t)
     window = Window("r_t", r_t, 0)
     reads = _CorrectedReads(
         reward=Read("r_t"),
@@ -278,6 +315,7 @@ def _gae_coefficients(s):
     return s.discount * s.lambda_, s.reward + s.discount * s.next_value - s.value
 
 
+@of_arrays()
 def truncated_generalized_advantage_estimation(
     r_t: jax.Array, discount_t: jax.Array, lambda_: Any, values: jax.Array, stop_target_gradients: bool = False
 ) -> jax.Array:
@@ -307,7 +345,7 @@ def truncated_generalized_advantage_estimation(
     [1.5 1. ]
     """
     _check(r_t=r_t, discount_t=discount_t)
-    _check(r_t=r_t, **{"values[1:]": values[1:]})
+    _check_values(values, r_t)
     window = Window("r_t", r_t, 0)
     reads = _GAEReads(
         reward=Read("r_t"),
@@ -391,6 +429,7 @@ def _with_advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_, d
     return VTraceOutput(errors.astype(dtype), pg_advantage.astype(pg_dtype), q_estimate.astype(dtype))
 
 
+@of_arrays()
 def vtrace(
     v_tm1: jax.Array,
     v_t: jax.Array,
@@ -438,6 +477,7 @@ def vtrace(
     return errors.astype(dtype)
 
 
+@of_arrays()
 def leaky_vtrace(
     v_tm1: jax.Array,
     v_t: jax.Array,
@@ -479,6 +519,7 @@ def leaky_vtrace(
     return errors.astype(dtype)
 
 
+@of_arrays()
 def vtrace_td_error_and_advantage(
     v_tm1: jax.Array,
     v_t: jax.Array,
@@ -521,11 +562,13 @@ def vtrace_td_error_and_advantage(
     errors, dtype = _vtrace_errors(
         v_tm1, v_t, r_t, discount_t, rho_tm1, None, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     )
+    _check_hyperparameters(r_t, clip_pg_rho_threshold=clip_pg_rho_threshold)
     clipped_rho = jnp.minimum(*_wide(clip_pg_rho_threshold, rho_tm1))
     pg_dtype = _dtype(dtype, clip_pg_rho_threshold)
     return _with_advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_, dtype, pg_dtype)
 
 
+@of_arrays()
 def leaky_vtrace_td_error_and_advantage(
     v_tm1: jax.Array,
     v_t: jax.Array,
@@ -566,6 +609,7 @@ def leaky_vtrace_td_error_and_advantage(
     errors, dtype = _vtrace_errors(
         v_tm1, v_t, r_t, discount_t, rho_tm1, alpha, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     )
+    _check_hyperparameters(r_t, clip_pg_rho_threshold=clip_pg_rho_threshold)
     clipped_rho = _leaky(*_wide(alpha, clip_pg_rho_threshold, rho_tm1))
     pg_dtype = _dtype(dtype, clip_pg_rho_threshold)
     return _with_advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_, dtype, pg_dtype)
@@ -583,6 +627,7 @@ def _general_coefficients(s):
     return s.discount * s.c, s.reward + s.discount * (s.v - s.c * s.q)
 
 
+@of_arrays()
 def general_off_policy_returns_from_q_and_v(
     q_t: jax.Array,
     v_t: jax.Array,
@@ -629,6 +674,7 @@ def _of_action(x, actions):
     return jnp.take_along_axis(x, actions[:, None], axis=-1)[:, 0]
 
 
+@of_arrays()
 def general_off_policy_returns_from_action_values(
     q_t: jax.Array,
     a_t: jax.Array,
@@ -659,8 +705,7 @@ def general_off_policy_returns_from_action_values(
     References:
       Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning, https://arxiv.org/abs/1606.02647.
     """
-    if jnp.ndim(q_t) != 2 or jnp.shape(q_t) != jnp.shape(pi_t):
-        raise ValueError(f"q_t has shape {jnp.shape(q_t)} and pi_t {jnp.shape(pi_t)}; give both the shape (K, A).")
+    _check_actions({"q_t": q_t, "pi_t": pi_t}, {"a_t": a_t})
     _check(r_t=r_t, a_t=a_t, discount_t=discount_t, c_t=c_t, **{"q_t[:, 0]": q_t[:, 0]})
     dtype = _dtype(q_t, r_t, discount_t, c_t, pi_t)
     q_t, c_t, pi_t = _wide(q_t, c_t, pi_t)
@@ -670,6 +715,7 @@ def general_off_policy_returns_from_action_values(
     return returns.astype(dtype)
 
 
+@of_arrays()
 def retrace(
     q_tm1: jax.Array,
     q_t: jax.Array,
@@ -707,6 +753,9 @@ def retrace(
     References:
       Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning, https://arxiv.org/abs/1606.02647.
     """
+    _check_actions({"q_t": q_t, "q_tm1": q_tm1, "pi_t": pi_t}, {"a_tm1": a_tm1, "a_t": a_t})
+    _check(r_t=r_t, a_tm1=a_tm1, a_t=a_t, discount_t=discount_t, mu_t=mu_t, **{"q_t[:, 0]": q_t[:, 0]})
+    _check_hyperparameters(r_t, lambda_=lambda_, eps=eps)
     dtype = _dtype(q_tm1, q_t, r_t, discount_t, pi_t, mu_t, lambda_, eps)
     arguments = _wide(q_tm1, q_t, r_t, discount_t, pi_t, mu_t, lambda_, eps)
     q_tm1, q_t, r_t, discount_t, pi_t, mu_t, lambda_, added = arguments

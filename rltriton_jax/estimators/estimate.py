@@ -1,8 +1,14 @@
 """What the advantage estimators return, and the base of the estimator objects."""
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
+
+from rltriton_jax.estimators.arguments import bind
+
+_signature = functools.cache(inspect.signature)
 
 
 class Estimate(NamedTuple):
@@ -24,5 +30,17 @@ class Estimator:
 
     function: ClassVar[Callable[..., Any]]
 
+    def __new__(cls, *args, **kwargs):
+        if args or kwargs:  # copies and pickles are made without
+            bind(cls.__name__, _signature(cls), args, kwargs)
+        return super().__new__(cls)
+
     def __call__(self, *args, **kwargs):
-        return type(self).function(*args, **{f.name: getattr(self, f.name) for f in fields(self)}, **kwargs)
+        hyperparameters = {f.name: getattr(self, f.name) for f in fields(self)}
+        if twice := sorted(hyperparameters.keys() & kwargs.keys()):
+            name = twice[0]
+            raise TypeError(
+                f"{name} is given in the call, but it is a hyperparameter of this {type(self).__name__}, where it is "
+                f"{hyperparameters[name]!r}; leave it out, or make another with dataclasses.replace(..., {name}=...)."
+            )
+        return type(self).function(*args, **hyperparameters, **kwargs)
