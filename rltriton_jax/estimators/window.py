@@ -67,7 +67,8 @@ class Window:
         if array is None:
             like = "" if name == self.name else f", and {self.name} has shape {self.shape}"
             raise ValueError(f"{name} is None{like}; {name} is required, so pass an array.")
-        array = jnp.asarray(array)
+        with jax.debug_nans(False):  # what is passed is no result of ours
+            array = jnp.asarray(array)
         if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
             raise TypeError(f"{name} has dtype {array.dtype}; pass one of {', '.join(FLOATS)}.")
         return array
@@ -116,9 +117,9 @@ class Window:
                 f"{name} has shape {array.shape}, but {self.name} has shape {self.shape} with time on axis "
                 f"{self.axis}; give {name} the shape {full}, one entry per batch element."
             )
-        if array.shape:
-            array = jnp.expand_dims(array, self.axis)
-        self._keep(name, array.reshape(array.shape or (1,) * len(self.shape)))
+        with jax.debug_nans(False):
+            one = jnp.expand_dims(array, self.axis) if array.shape else array.reshape((1,) * len(self.shape))
+        self._keep(name, one)
         return name
 
     def coefficient(self, name: str, value, *, shift: int = 0, signed: bool = False) -> Read:
