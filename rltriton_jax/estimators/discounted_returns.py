@@ -100,7 +100,7 @@ def discounted_returns(
         last=START,
         gamma=window.coefficient("gamma", gamma),
     )
-    return window.scan(reads, coefficients, reverse=True, implementation=implementation)[0]
+    return window.scan(reads, coefficients, reverse=True, finite_weights=True, implementation=implementation)[0]
 
 
 @jax.tree_util.register_dataclass

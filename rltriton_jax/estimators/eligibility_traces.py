@@ -92,7 +92,9 @@ def eligibility_traces(
                     "into step 0 is undefined. Decay it yourself and add it to gradients[0]."
                 )
     initial = window.one_step("initial", initial)
-    return window.scan(reads, coefficients, reverse=False, initial=initial, implementation=implementation)[0]
+    return window.scan(
+        reads, coefficients, reverse=False, initial=initial, finite_weights=True, implementation=implementation
+    )[0]
 
 
 @jax.tree_util.register_dataclass

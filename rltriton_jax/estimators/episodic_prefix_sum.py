@@ -73,7 +73,9 @@ def episodic_prefix_sum(
     window = Window("inputs", inputs, time_axis, steps_like=done, like_name="done")
     reads = Reads(value=Read("inputs"), cut=window.flag("done", done, shift=-1 if boundary == "ends_at" else 0))
     initial = window.one_step("initial", initial)
-    return window.scan(reads, coefficients, reverse=False, initial=initial, implementation=implementation)[0]
+    return window.scan(
+        reads, coefficients, reverse=False, initial=initial, finite_weights=True, implementation=implementation
+    )[0]
 
 
 @jax.tree_util.register_dataclass

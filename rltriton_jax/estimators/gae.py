@@ -113,7 +113,9 @@ def gae(
         gamma=window.coefficient("gamma", gamma),
         lambda_=window.coefficient("lambda_", lambda_),
     )
-    return Estimate(*window.scan(reads, coefficients, outputs, reverse=True, implementation=implementation))
+    return Estimate(
+        *window.scan(reads, coefficients, outputs, reverse=True, finite_weights=True, implementation=implementation)
+    )
 
 
 @jax.tree_util.register_dataclass

@@ -109,7 +109,7 @@ def lambda_returns(
         gamma=window.coefficient("gamma", gamma),
         lambda_=window.coefficient("lambda_", lambda_),
     )
-    return window.scan(reads, coefficients, reverse=True, implementation=implementation)[0]
+    return window.scan(reads, coefficients, reverse=True, finite_weights=True, implementation=implementation)[0]
 
 
 @jax.tree_util.register_dataclass

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from rltriton_jax.scan.plain.scan import compute_dtype
 from rltriton_jax.scan.primitive import affine_scan
 from rltriton_jax.scan.recurrence import Read, Recurrence, state_alone
 
@@ -29,6 +30,12 @@ def visible(array) -> np.ndarray | None:
     return np.asarray(array)
 
 
+def _at_most_the_largest(x, dtype):
+    """x in this dtype, with its largest number in place of infinity; without an operation where x can be seen."""
+    numpy = jnp if visible(x) is None else np
+    return jnp.asarray(numpy.minimum(numpy.asarray(x, dtype), jnp.finfo(dtype).max))
+
+
 class Window:
     """The per-step arrays of one call: [T, *batch] with time on `time_axis`.
 
@@ -40,6 +47,7 @@ class Window:
         """`array` spans all steps. `steps_like`, if given, has the shape [T, *batch], which `array` may extend."""
         self.operands: dict[str, jax.Array] = {}
         self.data: list[Any] = []
+        self.finite: list[str] = []
         self.name = name
         array = self._numbers(name, array)
         self.shape = jnp.shape(array)
@@ -122,10 +130,13 @@ class Window:
         self._keep(name, one)
         return name
 
-    def coefficient(self, name: str, value, *, shift: int = 0, signed: bool = False) -> Read:
+    def coefficient(
+        self, name: str, value, *, shift: int = 0, signed: bool = False, clip: bool = False, weight: bool = False
+    ) -> Read:
         """A hyperparameter: a scalar, an array over the batch, or one with a time axis that broadcasts per step.
 
-        It is at least 0 unless it may be `signed`.
+        It is at least 0 unless it may be `signed`, and finite unless it is a `clip` (or may be signed). A clip of a
+        `weight` that is infinite counts as the largest number, so that weights are finite.
         """
         given, value = value, self._numbers(name, value)
         ndim, shape = len(self.step_shape), value.shape
@@ -140,11 +151,13 @@ class Window:
                 f"a scalar, per batch element {self.batch}, per step {per_step}, or per both {self.step_shape}."
             )
         values = None if signed else visible(given)
-        if values is not None and not np.all(valid := values >= 0):
+        if values is not None and not np.all(valid := (values >= 0) & (np.isfinite(values) | clip)):
             raise ValueError(
                 f"{name} (shape {value.shape}) holds {values[~valid].flat[0]}; it weighs the steps of {self.name} "
-                f"(shape {self.step_shape}), so pass numbers that are at least 0."
+                f"(shape {self.step_shape}), so pass {'' if clip else 'finite '}numbers that are at least 0."
             )
+        if weight:
+            self.finite.append(name)
         if value.ndim != ndim:
             shape = (*shape[: self.axis], 1, *shape[self.axis :])
         self.operands[name] = value.reshape(shape + (1,) * self.trailing)
@@ -270,9 +283,20 @@ class Window:
         reverse: bool,
         implementation: str | None,
         initial: str | None = None,
+        finite_weights: bool = False,
     ) -> tuple[jax.Array, ...]:
         """The outputs of the recurrence on the operands kept so far; `Recurrence` says what the arguments are."""
-        recurrence = Recurrence(tuple(self.operands), reads, coefficients, outputs, reverse=reverse, initial=initial)
+        recurrence = Recurrence(
+            tuple(self.operands),
+            reads,
+            coefficients,
+            outputs,
+            reverse=reverse,
+            initial=initial,
+            finite_weights=finite_weights,
+        )
+        for name in self.finite:
+            self.operands[name] = _at_most_the_largest(self.operands[name], compute_dtype(self.dtype))
         operands = tuple(self.operands.values())
         return affine_scan(recurrence, operands, time_axis=self.axis, dtype=self.dtype, implementation=implementation)
 
