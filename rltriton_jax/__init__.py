@@ -17,13 +17,15 @@ from rltriton_jax import compat
 from rltriton_jax.estimators.discounted_returns import DiscountedReturns, discounted_returns
 from rltriton_jax.estimators.eligibility_traces import EligibilityTraces, eligibility_traces
 from rltriton_jax.estimators.episodic_prefix_sum import EpisodicPrefixSum, episodic_prefix_sum
-from rltriton_jax.estimators.estimate import Estimate
+from rltriton_jax.estimators.estimate import Estimate, let_export_serialize
 from rltriton_jax.estimators.gae import GAE, gae
 from rltriton_jax.estimators.lambda_returns import LambdaReturns, lambda_returns
 from rltriton_jax.estimators.linear_recurrence import linear_recurrence
 from rltriton_jax.estimators.retrace import Retrace, retrace
 from rltriton_jax.estimators.vtrace import VTrace, vtrace
 from rltriton_jax.scan.implementation import default_implementation, lowering_for, set_default_implementation
+
+let_export_serialize()
 
 __version__ = "0.2.0"
 

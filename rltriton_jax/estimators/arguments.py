@@ -148,7 +148,13 @@ def numbers(name: str, value, *, flag: bool = False) -> Any:
 
 
 def as_array(name: str, value) -> jax.Array:
-    return jnp.asarray(numbers(name, value))
+    return of_jax(numbers(name, value))
+
+
+def of_jax(value) -> jax.Array:
+    """`value` as an array of JAX; `jax.debug_nans` does not look at it, as it is no result."""
+    with jax.debug_nans(False):
+        return jnp.asarray(value)
 
 
 def shape(name: str, value) -> tuple[int, ...]:
@@ -166,10 +172,10 @@ def _of_python(name, value):
     given = value
     try:
         # NumPy would fetch what lies on a device, and cannot look at what is traced.
-        of_jax = hasattr(value, "__jax_array__") or (
+        holds_jax = hasattr(value, "__jax_array__") or (
             isinstance(value, list | tuple) and any(isinstance(x, jax.Array) for x in jax.tree.leaves(value))
         )
-        value = jnp.asarray(value) if of_jax else np.asarray(value)
+        value = jnp.asarray(value) if holds_jax else np.asarray(value)
     except Exception as error:
         raise TypeError(f"{name} is {_described(given)}; {_remedy(name, given)}.") from error
     if value.dtype.kind in "OSU" and not isinstance(given, np.ndarray | int) and not hasattr(given, "__array__"):

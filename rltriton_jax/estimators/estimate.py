@@ -4,7 +4,11 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from numbers import Number
 from typing import Any, ClassVar, NamedTuple
+
+import jax
+from jax import export
 
 from rltriton_jax.estimators.arguments import bind
 
@@ -25,10 +29,16 @@ class Estimate(NamedTuple):
 class Estimator:
     """A function together with its hyperparameters, which are the leaves of a pytree.
 
-    `jax.vmap` over a batch of them sweeps, `jax.grad` with respect to one gives meta-gradients.
+    `jax.vmap` over a batch of them sweeps, `jax.grad` with respect to one gives meta-gradients. Two are equal if their
+    numbers are and their arrays are the same objects; so each can be hashed, and passed to `jax.jit` as a function.
     """
 
     function: ClassVar[Callable[..., Any]]
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        # Before `dataclass` would make those that compare and hash arrays.
+        cls.__eq__, cls.__hash__ = Estimator.__eq__, Estimator.__hash__
 
     def __new__(cls, *args, **kwargs):
         if args or kwargs:  # copies and pickles are made without
@@ -44,3 +54,26 @@ class Estimator:
                 f"{hyperparameters[name]!r}; leave it out, or make another with dataclasses.replace(..., {name}=...)."
             )
         return type(self).function(*args, **hyperparameters, **kwargs)
+
+    def _identity(self):
+        leaves, structure = jax.tree.flatten(self)
+        return structure, tuple(x if isinstance(x, Number) else f"object {id(x)}" for x in leaves)
+
+    def __eq__(self, other):
+        return self._identity() == other._identity() if isinstance(other, Estimator) else NotImplemented
+
+    def __hash__(self):
+        return hash(self._identity())
+
+
+def let_export_serialize() -> None:
+    """Lets `jax.export` write programs that take or return an `Estimate` or one of the package's estimator objects."""
+    export.register_namedtuple_serialization(Estimate, serialized_name="rltriton_jax.Estimate")
+    for cls in Estimator.__subclasses__():
+        export.register_pytree_node_serialization(
+            cls,
+            serialized_name=f"rltriton_jax.{cls.__name__}",
+            serialize_auxdata=lambda _: b"",
+            deserialize_auxdata=lambda _: (),
+            from_children=lambda _, leaves, cls=cls: cls(*leaves),
+        )

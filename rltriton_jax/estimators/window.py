@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from rltriton_jax.estimators import arguments
-from rltriton_jax.estimators.arguments import FLOATS, numbers
+from rltriton_jax.estimators.arguments import FLOATS, numbers, of_jax
 from rltriton_jax.scan.plain.scan import compute_dtype
 from rltriton_jax.scan.primitive import affine_scan
 from rltriton_jax.scan.recurrence import Read, Recurrence, state_alone
@@ -84,7 +84,7 @@ class Window:
         return numbers(name, value)
 
     def _array(self, name, value):
-        return jnp.asarray(self._numbers(name, value))
+        return of_jax(self._numbers(name, value))
 
     def step(self, name: str, array, *, shift: int = 0, beyond: str | None = None, extra_step: bool = False) -> Read:
         """An array [T, *batch]; with `extra_step` it may hold T + 1 steps."""
@@ -105,7 +105,7 @@ class Window:
         if array is None:
             return Read(flag=True)
         given = numbers(name, array, flag=True)
-        array = jnp.asarray(given)
+        array = of_jax(given)
         if array.shape != self.step_shape:
             raise ValueError(
                 f"{name} has shape {array.shape}, but {self.name} has shape {self.step_shape}; {name} "
@@ -131,9 +131,9 @@ class Window:
                 f"{name} has shape {array.shape}, but {self.name} has shape {self.shape} with time on axis "
                 f"{self.axis}; give {name} the shape {full}, one entry per batch element."
             )
-        if array.shape:
-            array = jnp.expand_dims(array, self.axis)
-        self._keep(name, array.reshape(array.shape or (1,) * len(self.shape)))
+        with jax.debug_nans(False):
+            one = jnp.expand_dims(array, self.axis) if array.shape else array.reshape((1,) * len(self.shape))
+        self._keep(name, one)
         return name
 
     def coefficient(
@@ -145,7 +145,7 @@ class Window:
         `weight` that is infinite counts as the largest number, so that weights are finite.
         """
         given = self._numbers(name, value)
-        value = jnp.asarray(given)
+        value = of_jax(given)
         ndim, shape = len(self.step_shape), value.shape
         if len(shape) == ndim:
             target = self.step_shape

@@ -48,17 +48,23 @@ def affine_scan(
     recurrence: Recurrence, operands: Sequence[jax.Array], *, time_axis: int, dtype, implementation: str | None = None
 ) -> tuple[jax.Array, ...]:
     """Binds the primitive: all outputs of `recurrence`, of the operands' common shape with T steps."""
-    return tuple(
-        bind(
-            affine_scan_p,
-            *operands,
-            recurrence=recurrence,
-            time_axis=time_axis,
-            dtype=jnp.dtype(dtype),
-            wanted=tuple(range(recurrence.num_outputs)),
-            implementation=resolve_implementation(implementation),
-        )
-    )
+    params = {
+        "recurrence": recurrence,
+        "time_axis": time_axis,
+        "dtype": jnp.dtype(dtype),
+        "wanted": tuple(range(recurrence.num_outputs)),
+        "implementation": resolve_implementation(implementation),
+    }
+    return tuple(_bind_as_one(*operands, params=tuple(params.items())))
+
+
+@functools.partial(jax.jit, static_argnames="params", inline=True)
+def _bind_as_one(*operands, params):
+    """An eager call and each of its derivatives run as one program.
+
+    Only what comes out of it does `jax.debug_nans` look at, and not garbage on its way to where it is left out.
+    """
+    return bind(affine_scan_p, *operands, **dict(params))
 
 
 def _abstract_eval(*avals, recurrence, time_axis, dtype, wanted, implementation):
