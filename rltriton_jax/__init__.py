@@ -12,7 +12,7 @@ Seven estimators, one associative scan. Where things are:
 - `train/`, `bench/`, `doctor.py`: what `python -m rltriton_jax` runs; `commands.py`: what these commands share.
 """
 
-from rltriton_jax import compat
+from rltriton_jax import _interrupt, compat  # noqa: F401  interrupts are dealt with before JAX is imported
 from rltriton_jax.estimators.discounted_returns import DiscountedReturns, discounted_returns
 from rltriton_jax.estimators.eligibility_traces import EligibilityTraces, eligibility_traces
 from rltriton_jax.estimators.episodic_prefix_sum import EpisodicPrefixSum, episodic_prefix_sum

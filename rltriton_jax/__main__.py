@@ -3,10 +3,10 @@
 import argparse
 import importlib
 import os
-import signal
 import sys
 
-from rltriton_jax.commands import INTERRUPTED, say
+from rltriton_jax._interrupt import INTERRUPTED, raise_from_now_on
+from rltriton_jax.commands import say
 from rltriton_jax.errors import CommandError
 
 COMMANDS = {
@@ -28,7 +28,9 @@ def main(argv: list[str] | None = None) -> int:
     who = " ".join(["rltriton_jax", *(name for name in argv[:1] if name in COMMANDS)])
     try:
         options = parser(argv).parse_args(argv)
-        return importlib.import_module(COMMANDS[options.command][0]).run(options) or 0
+        run = importlib.import_module(COMMANDS[options.command][0]).run
+        raise_from_now_on()
+        return run(options) or 0
     except CommandError as error:
         say(f"{who}: {error}")
         return 2
@@ -49,8 +51,6 @@ def parser(argv: list[str]) -> Parser:
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell has what it starts with & ignore it
-        signal.signal(number, signal.default_int_handler)
     status = main()
     if status == INTERRUPTED:
         # A thread may still be inside XLA, where the interpreter would wait for it.

@@ -11,12 +11,9 @@ import jax
 
 from rltriton_jax.errors import CommandError
 
-INTERRUPTED = 130
-"""The exit status of what Ctrl-C ended."""
-
 
 def aside(function: Callable[..., Any], *args) -> Any:
-    """The function's result, once it is there, by a thread of its own: signals reach a thread that waits, but not XLA."""
+    """The function's result, by a thread of its own: signals reach the main thread as it waits, but not inside XLA."""
     pool = ThreadPoolExecutor(1)
     try:
         return pool.submit(lambda: jax.block_until_ready(function(*args))).result()
@@ -92,7 +89,7 @@ def progress(description: str, **options):
 
     class Lines(tqdm):
         @staticmethod
-        def status_printer(file):
+        def status_printer(file: Any):
             return lambda text: print(text, file=file, flush=True)
 
     start, end = "{desc} {percentage:3.0f}%", "{n_fmt}/{total_fmt}{postfix} [{elapsed}<{remaining}, {rate_fmt}]"

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rltriton_jax._interrupt import INTERRUPTED
 from rltriton_jax.bench import cases, cpu, timing
 from rltriton_jax.bench.cases import BenchCase
-from rltriton_jax.commands import INTERRUPTED, aside, backend, check_files, progress, say, say_where, write, write_text
+from rltriton_jax.commands import aside, backend, check_files, progress, say, say_where, write, write_text
 from rltriton_jax.errors import CommandError
 from rltriton_jax.scan.implementation import IMPLEMENTATIONS
 from rltriton_jax.versions import versions

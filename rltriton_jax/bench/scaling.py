@@ -13,7 +13,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import rltriton_jax as rtj
-from rltriton_jax.commands import INTERRUPTED, aside, check_files, say, say_where, write_text
+from rltriton_jax._interrupt import INTERRUPTED
+from rltriton_jax.commands import aside, check_files, say, say_where, write_text
 from rltriton_jax.errors import CommandError
 
 DEVICES = (8, 16, 32, 64, 128, 256, 512)

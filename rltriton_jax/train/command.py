@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rltriton_jax.commands import INTERRUPTED, backend, check_files, say, say_where, write, write_text
+from rltriton_jax._interrupt import INTERRUPTED
+from rltriton_jax.commands import aside, backend, check_files, say, say_where, write, write_text
 from rltriton_jax.errors import CommandError
 from rltriton_jax.train.config import Config
 from rltriton_jax.train.options import add_settings, config_from
@@ -19,10 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    backend()
-    config = config_from(options)
-    environment = _environment(config)
-    files = _files(options.out, config)
+    config, environment, files = aside(_prepared, options)
     from rltriton_jax.train.training import Training
 
     training = Training(config)
@@ -40,15 +38,21 @@ def run(options: argparse.Namespace) -> int:
     return INTERRUPTED if training.interrupted else 0
 
 
+def _prepared(options: argparse.Namespace):
+    """The settings, the environment and the result files, once all that the run needs is known to be there."""
+    backend()
+    config = config_from(options)
+    return config, _environment(config), _files(options.out, config)
+
+
 def _environment(config: Config):
-    """The environment, once all that the run needs is known to be there."""
     try:
         import matplotlib
 
         from rltriton_jax.train import environments, training  # noqa: F401
 
         matplotlib.use("Agg")
-        import matplotlib.pyplot  # noqa: F401
+        import matplotlib.pyplot
 
         environment = environments.make(config.env)
     except ImportError as error:

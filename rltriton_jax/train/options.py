@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -50,13 +51,13 @@ def config_from(options: argparse.Namespace) -> Config:
 
 
 def _check_limits(setting: dataclasses.Field, value: float) -> None:
-    above, least = (setting.metadata.get(limit) for limit in ("above", "least"))
+    limits = setting.metadata
     # The number of steps is limited by that of updates.
-    most = setting.metadata.get("most", float("inf") if setting.name == "steps" else LARGEST[setting.type])
-    low = value > above if least is None else value >= least
+    most = limits.get("most", math.inf if setting.name == "steps" else LARGEST[setting.type])
+    low = value > limits["above"] if "above" in limits else value >= limits["least"]
     if not (low and value <= most):
-        must = f"more than {above}" if least is None else f"at least {least}"
-        must += f" and at most {most}" if most < float("inf") else ""
+        must = f"more than {limits['above']}" if "above" in limits else f"at least {limits['least']}"
+        must += f" and at most {most}" if most < math.inf else ""
         raise CommandError(f"{_option(setting.name)} is {value}; it must be {must}")
 
 
@@ -71,8 +72,8 @@ def _check_sizes(config: Config) -> None:
     most = LARGEST[int] // (config.epochs * config.minibatches)
     if config.num_updates > most:
         raise CommandError(
-            f"--steps is {config.steps}; at most {(most + 1) * config.rollout - 1}, as the optimiser counts its steps in "
-            "32 bits"
+            f"--steps is {config.steps}; it must be at most {(most + 1) * config.rollout - 1}, as the optimiser counts "
+            "gradient steps in 32 bits"
         )
 
 

@@ -37,34 +37,35 @@ class Training:
 
     def run(self, environment: Environment) -> None:
         """Compiles, trains and evaluates; an interrupt ends it at once."""
-        try:
-            with self._timed("total"):
-                self._run(environment)
-        except KeyboardInterrupt:
-            self.interrupted = True
+        total = self.config.num_updates * self.config.rollout
+        with progress("compiling", total=total, unit="step", unit_scale=True) as bar, self._timed("total"):
+            try:
+                aside(self._run, environment, bar)
+            except KeyboardInterrupt:
+                self.interrupted = True
 
-    def _run(self, environment: Environment) -> None:
+    def _run(self, environment: Environment, bar) -> None:
         config = self.config
         key, key_eval = jax.random.split(jax.random.key(config.seed))
-        total = config.num_updates * config.rollout
-        with progress("compiling", total=total, unit="step", unit_scale=True) as bar:
-            with self._timed("compile"):
-                init, update = map(jax.jit, ppo.make_learner(config, environment))
-                carry = aside(aside(init.lower(key).compile), key)
-                update = aside(update.lower(carry).compile)
-            bar.set_description_str("training", refresh=False)
-            bar.reset()
-            with self._timed("train"):
-                while self.updates < config.num_updates:
-                    carry, mean_return = aside(update, carry)
-                    self.updates += 1
-                    if not math.isnan(mean_return):
-                        self.curve.append((self.steps, float(mean_return)))
-                        bar.set_postfix_str(f"return {float(mean_return):.1f}", refresh=False)
-                    bar.update(config.rollout)
-        evaluate = jax.jit(ppo.make_evaluate(config, environment)).lower(carry.train.params, key_eval)
-        evaluation = aside(aside(evaluate.compile), carry.train.params, key_eval)
-        self.returns, self.ended = map(np.asarray, evaluation)
+        with self._timed("compile"):
+            init, update = map(jax.jit, ppo.make_learner(config, environment))
+            carry = init.lower(key).compile()(key)
+            update = update.lower(carry).compile()
+        bar.set_description_str("training", refresh=False)
+        bar.reset()
+        with self._timed("train"):
+            while self.updates < config.num_updates:
+                carry, mean_return = update(carry)
+                mean_return = float(mean_return)
+                if self.interrupted:  # the main thread reports already
+                    return
+                self.updates += 1
+                if not math.isnan(mean_return):
+                    self.curve.append((self.steps, mean_return))
+                    bar.set_postfix_str(f"return {mean_return:.1f}", refresh=False)
+                bar.update(config.rollout)
+        evaluate = jax.jit(ppo.make_evaluate(config, environment))
+        self.returns, self.ended = map(np.asarray, evaluate(carry.train.params, key_eval))
 
     @contextlib.contextmanager
     def _timed(self, what: str) -> Iterator[None]:
