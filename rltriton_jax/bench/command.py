@@ -93,7 +93,9 @@ def _check_plot(options: argparse.Namespace) -> None:
     try:
         from matplotlib.figure import Figure
 
-        Figure().savefig(io.BytesIO(), format=kind or "none")
+        figure = Figure()
+        figure.suptitle("some formats need a program that sets text")
+        figure.savefig(io.BytesIO(), format=kind or "none")
     except ImportError as error:
         raise CommandError(f"{error}; install what it needs with: pip install 'rltriton-jax[examples]'") from error
     except Exception as error:  # formats differ in what they raise

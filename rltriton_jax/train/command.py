@@ -1,7 +1,9 @@
 """`python -m rltriton_jax train`: what is checked before a training run, and what is kept of it."""
 
 import argparse
+import contextlib
 import importlib
+import io
 import json
 from pathlib import Path
 
@@ -20,15 +22,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    config, environment, files = aside(_prepared, options)
-    from rltriton_jax.train.training import Training
-
-    training = Training(config)
-    training.run(environment)
+    training, files = aside(_prepared, options)
+    training.run()
     line = json.dumps(training.result(), allow_nan=False)
     print(line)
     if training.interrupted:
-        say(f"interrupted after {training.steps} of {config.num_updates * config.rollout} steps")
+        say(f"interrupted after {training.steps} of {training.total} steps")
     if training.updates or not any(file.exists() for file in files):
         write_text(files[0], line + "\n")
         write(files[1], lambda file: _plot(file, training))
@@ -39,35 +38,31 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _prepared(options: argparse.Namespace):
-    """The settings, the environment and the result files, once all that the run needs is known to be there."""
+    """A run that can begin, and the files for its results: all that they need is known to be there."""
     backend()
     config = config_from(options)
-    return config, _environment(config), _files(options.out, config)
-
-
-def _environment(config: Config):
     try:
         import matplotlib
 
-        from rltriton_jax.train import environments, training  # noqa: F401
+        from rltriton_jax.train import environments, training
 
         matplotlib.use("Agg")
         import matplotlib.pyplot
 
-        environment = environments.make(config.env)
+        with contextlib.redirect_stdout(io.StringIO()):  # Brax prints what it does without
+            if config.estimator in ("rlax", "brax"):
+                importlib.import_module(config.estimator)
+            environment = environments.make(config.env)
     except ImportError as error:
-        extra = "examples,brax" if "brax" in config.env else "examples"
+        extras = {"brax": "examples,brax", "rlax": "examples,test"}
+        wanted = config.env if config.env.startswith("brax/") else config.estimator
+        extra = extras.get(wanted.split("/")[0], "examples")
         raise CommandError(f"{error}; install what it needs with: pip install 'rltriton-jax[{extra}]'") from error
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise CommandError(f"--env {error}") from error
-    if config.estimator in ("rlax", "brax"):
-        try:
-            importlib.import_module(config.estimator)
-        except ImportError as error:
-            raise CommandError(
-                f"--estimator {config.estimator} needs that library ({error}); pip install {config.estimator}"
-            ) from error
-    return environment
+    except OSError as error:  # some are downloaded
+        raise CommandError(f"--env {config.env} cannot be made: {error}") from error
+    return training.Training(config, environment), _files(options.out, config)
 
 
 def _files(out: Path, config: Config) -> list[Path]:

@@ -87,4 +87,6 @@ def _check_implementation(config: Config) -> None:
     try:
         jax.jit(functools.partial(rtj.discounted_returns, implementation=name)).lower(jnp.ones(1))
     except ValueError as error:
-        raise CommandError(f"--{str(error).splitlines()[0]}") from error
+        why = str(error).splitlines()[0].removeprefix(f"implementation={name!r} ")
+        why = why.replace("use implementation=None, which suits every platform", "leave it out")
+        raise CommandError(f"--implementation {name} {why}") from error

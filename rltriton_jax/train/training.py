@@ -22,6 +22,7 @@ class Training:
     """What there is of a run at any time; after `run` all of it."""
 
     config: Config
+    environment: Environment
     updates: int = 0
     curve: list[tuple[int, float]] = field(default_factory=list)
     """(environment steps, mean return of the episodes that ended in the rollout)"""
@@ -35,20 +36,24 @@ class Training:
     def steps(self) -> int:
         return self.updates * self.config.rollout
 
-    def run(self, environment: Environment) -> None:
+    @property
+    def total(self) -> int:
+        return self.config.num_updates * self.config.rollout
+
+    def run(self) -> None:
         """Compiles, trains and evaluates; an interrupt ends it at once."""
-        total = self.config.num_updates * self.config.rollout
-        with progress("compiling", total=total, unit="step", unit_scale=True) as bar, self._timed("total"):
+        options = {"total": self.total, "unit": "step", "unit_scale": True}
+        with progress("compiling", **options) as bar, self._timed("total"):
             try:
-                aside(self._run, environment, bar)
+                aside(self._run, bar)
             except KeyboardInterrupt:
                 self.interrupted = True
 
-    def _run(self, environment: Environment, bar) -> None:
+    def _run(self, bar) -> None:
         config = self.config
         key, key_eval = jax.random.split(jax.random.key(config.seed))
         with self._timed("compile"):
-            init, update = map(jax.jit, ppo.make_learner(config, environment))
+            init, update = map(jax.jit, ppo.make_learner(config, self.environment))
             carry = init.lower(key).compile()(key)
             update = update.lower(carry).compile()
         bar.set_description_str("training", refresh=False)
@@ -64,7 +69,7 @@ class Training:
                     self.curve.append((self.steps, mean_return))
                     bar.set_postfix_str(f"return {mean_return:.1f}", refresh=False)
                 bar.update(config.rollout)
-        evaluate = jax.jit(ppo.make_evaluate(config, environment))
+        evaluate = jax.jit(ppo.make_evaluate(config, self.environment))
         self.returns, self.ended = map(np.asarray, evaluate(carry.train.params, key_eval))
 
     @contextlib.contextmanager
