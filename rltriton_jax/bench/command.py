@@ -39,22 +39,22 @@ def run(options: argparse.Namespace) -> int:
     report: dict[str, Any] = {"environment": environment(), "interrupted": False, "rows": []}
     work = list(_work(report, platform, options.quick))
     done = 0
-    with progress("timing", total=len(work), unit="case") as bar:
-        try:
+    try:
+        with progress("timing", total=len(work), unit="case") as bar:
             for name, kept, one in work:
                 bar.set_postfix_str(name)
                 kept += aside(one)
                 done += 1
                 bar.update()
                 _keep(report, options.json)
-        except KeyboardInterrupt:
-            report["interrupted"] = True
+    except KeyboardInterrupt:
+        report["interrupted"] = True
     if report.get("against_hand_written"):
         print(cpu.table(report["against_hand_written"]))
     if report["rows"]:
         print(table(report["rows"]))
     if report["interrupted"]:
-        say(f"interrupted after {done} of {len(work)} cases, which are reported")
+        say(f"interrupted after {done} of {len(work)} cases")
     if done:
         _keep(report, options.json)
         if options.plot is not None:

@@ -43,11 +43,11 @@ class Training:
     def run(self) -> None:
         """Compiles, trains and evaluates; an interrupt ends it at once."""
         options = {"total": self.total, "unit": "step", "unit_scale": True}
-        with progress("compiling", **options) as bar, self._timed("total"):
-            try:
+        try:
+            with progress("compiling", **options) as bar, self._timed("total"):
                 aside(self._run, bar)
-            except KeyboardInterrupt:
-                self.interrupted = True
+        except KeyboardInterrupt:
+            self.interrupted = True
 
     def _run(self, bar) -> None:
         config = self.config
@@ -69,6 +69,7 @@ class Training:
                     self.curve.append((self.steps, mean_return))
                     bar.set_postfix_str(f"return {mean_return:.1f}", refresh=False)
                 bar.update(config.rollout)
+        bar.close()
         evaluate = jax.jit(ppo.make_evaluate(config, self.environment))
         self.returns, self.ended = map(np.asarray, evaluate(carry.train.params, key_eval))
 
