@@ -42,6 +42,7 @@ def test_an_interrupt_ends_a_command_at_once(stage, tmp_path):
     if words[0] == "train":
         result = json.loads(out)
         assert result["interrupted"] and (result["steps"] > 0) == (stage == "training")
+        assert (result["steps_per_second"] is None) == (stage == "compiling")
         assert (tmp_path / "CartPole-v1-gae-seed0.json").read_text() == out
         assert (tmp_path / "CartPole-v1-gae-seed0.png").exists()
 

@@ -58,17 +58,18 @@ class Training:
             update = update.lower(carry).compile()
         bar.set_description_str("training", refresh=False)
         bar.reset()
-        with self._timed("train"):
-            while self.updates < config.num_updates:
-                carry, mean_return = update(carry)
-                mean_return = float(mean_return)
-                if self.interrupted:  # the main thread reports already
-                    return
-                self.updates += 1
-                if not math.isnan(mean_return):
-                    self.curve.append((self.steps, mean_return))
-                    bar.set_postfix_str(f"return {mean_return:.1f}", refresh=False)
-                bar.update(config.rollout)
+        begin = time.perf_counter()
+        while self.updates < config.num_updates:
+            carry, mean_return = update(carry)
+            mean_return = float(mean_return)
+            if self.interrupted:  # the main thread reports already
+                return
+            self.updates += 1
+            self.seconds["train"] = time.perf_counter() - begin
+            if not math.isnan(mean_return):
+                self.curve.append((self.steps, mean_return))
+                bar.set_postfix_str(f"return {mean_return:.1f}", refresh=False)
+            bar.update(config.rollout)
         bar.close()
         evaluate = jax.jit(ppo.make_evaluate(config, self.environment))
         self.returns, self.ended = map(np.asarray, evaluate(carry.train.params, key_eval))
