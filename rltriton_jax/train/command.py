@@ -30,8 +30,9 @@ def run(options: argparse.Namespace) -> int:
         say(f"interrupted after {training.steps} of {training.total} steps")
     if training.updates or not any(file.exists() for file in files):
         write_text(files[0], line + "\n")
-        write(files[1], lambda file: _plot(file, training))
-        say_where(*files)
+        if training.updates:
+            write(files[1], lambda file: _plot(file, training))
+        say_where(*files[: 2 if training.updates else 1])
     else:
         say("the results of an earlier run stay as they are")
     return INTERRUPTED if training.interrupted else 0
@@ -85,6 +86,8 @@ def _plot(file, training) -> None:
     if training.curve:
         label = "training, mean of episodes ended per rollout"
         axes.plot(*zip(*training.curve), color="#2a6f97", linewidth=1.6, label=label)
+    else:
+        axes.set_xlim(0, training.steps)
     if training.returns is not None:
         mean = float(np.mean(training.returns))
         label = f"evaluation, mean of {len(training.returns)}: {mean:.1f}"
@@ -94,7 +97,7 @@ def _plot(file, training) -> None:
         title += f", interrupted after {training.steps} steps"
     axes.set(title=title, xlabel="environment steps")
     axes.set_ylabel("episode return")
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e3:.0f}k" if x else "0")
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e3:g}k" if x else "0")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
