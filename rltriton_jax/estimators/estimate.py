@@ -56,8 +56,8 @@ class Estimator:
         return type(self).function(*args, **hyperparameters, **kwargs)
 
     def _identity(self):
-        leaves, structure = jax.tree.flatten(self)
-        return structure, tuple(x if isinstance(x, Number) else f"object {id(x)}" for x in leaves)
+        leaves, structure = jax.tree.flatten([getattr(self, f.name) for f in fields(self)])
+        return type(self), structure, tuple(x if isinstance(x, Number) else f"object {id(x)}" for x in leaves)
 
     def __eq__(self, other):
         return self._identity() == other._identity() if isinstance(other, Estimator) else NotImplemented
