@@ -36,7 +36,7 @@ class Estimator:
 
     def _identity(self):
         leaves, structure = jax.tree.flatten(self)
-        return structure, tuple(x if isinstance(x, Number) else f"object {id(x)}" for x in leaves)
+        return type(self), structure, tuple(x if isinstance(x, Number) else f"object {id(x)}" for x in leaves)
 
     def __eq__(self, other):
         return self._identity() == other._identity() if isinstance(other, Estimator) else NotImplemented
