@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from rltriton_jax.bench import cases
+from rltriton_jax.commands import aside, backend
 from rltriton_jax.scan.lowering import implementation_on
 from rltriton_jax.scan.triton import launch
 from rltriton_jax.versions import numbers, versions
@@ -28,7 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    report = examine()
+    backend()
+    report = aside(examine)
     print(json.dumps(report, indent=1) if options.json else text(report))
     return int(bool(report["problems"]))
 

@@ -1,5 +1,7 @@
 """What the advantage estimators return, and the base of the estimator objects."""
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from numbers import Number
@@ -7,6 +9,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 from jax import export
+
+from rltriton_jax.estimators.arguments import bind
+
+_signature = functools.cache(inspect.signature)
 
 
 class Estimate(NamedTuple):
@@ -34,8 +40,23 @@ class Estimator:
         # Before `dataclass` would make those that compare and hash arrays.
         cls.__eq__, cls.__hash__ = Estimator.__eq__, Estimator.__hash__
 
+    def __new__(cls, *args, **kwargs):
+        if args or kwargs:  # copies and pickles are made without
+            bind(cls.__name__, _signature(cls), args, kwargs)
+        return super().__new__(cls)
+
+    def __call__(self, *args, **kwargs):
+        hyperparameters = {f.name: getattr(self, f.name) for f in fields(self)}
+        if twice := sorted(hyperparameters.keys() & kwargs.keys()):
+            name = twice[0]
+            raise TypeError(
+                f"{name} is given in the call, but it is a hyperparameter of this {type(self).__name__}, where it is "
+                f"{hyperparameters[name]!r}; leave it out, or make another with dataclasses.replace(..., {name}=...)."
+            )
+        return type(self).function(*args, **hyperparameters, **kwargs)
+
     def _identity(self):
-        leaves, structure = jax.tree.flatten(self)
+        leaves, structure = jax.tree.flatten([getattr(self, f.name) for f in fields(self)])
         return type(self), structure, tuple(x if isinstance(x, Number) else f"object {id(x)}" for x in leaves)
 
     def __eq__(self, other):
@@ -43,9 +64,6 @@ class Estimator:
 
     def __hash__(self):
         return hash(self._identity())
-
-    def __call__(self, *args, **kwargs):
-        return type(self).function(*args, **{f.name: getattr(self, f.name) for f in fields(self)}, **kwargs)
 
 
 def let_export_serialize() -> None:

@@ -103,7 +103,7 @@ def gae(
     >>> print(advantages)
     [6. 5. 3.]
     """
-    window = Window("rewards", rewards, time_axis)
+    window = Window("rewards", rewards, time_axis, edge="bootstrap_value")
     reads = Reads(
         reward=Read("rewards"),
         **window.successor(values, bootstrap_value, next_values, final_values, truncated, on_truncation=on_truncation),

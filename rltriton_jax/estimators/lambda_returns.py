@@ -97,7 +97,7 @@ def lambda_returns(
     >>> print(rtj.lambda_returns(jnp.array([1.0, 2.0]), next_values=jnp.array([3.0, 4.0]), gamma=1.0, lambda_=0.5))
     [5.5 6. ]
     """
-    window = Window("rewards", rewards, time_axis)
+    window = Window("rewards", rewards, time_axis, edge="bootstrap_value")
     successor = window.successor(values, bootstrap_value, next_values, final_values, truncated, values_required=False)
     del successor["value"]
     reads = Reads(

@@ -132,7 +132,7 @@ def vtrace(
     >>> print(targets)
     [0.75 0.5 ]
     """
-    window = Window("rewards", rewards, time_axis)
+    window = Window("rewards", rewards, time_axis, edge="bootstrap_value")
     one_network = next_values is None
     reads = Reads(
         reward=Read("rewards"),
