@@ -123,7 +123,7 @@ def test_debug_nans_does_not_see_what_a_formula_leaves_out(case, implementation,
     with jax.debug_nans(True):
         assert all(jnp.isfinite(x).all() for x in outputs(case.function(**kwargs, implementation=implementation)))
         f(arrays), jax.jit(f)(arrays)
-        if implementation is None:
+        if implementation is None and case in ESTIMATORS:
             first_and_second_derivatives(f, arrays)
         else:
             jax.grad(lambda x: sum(jnp.sum(o) for o in f(x)))(arrays)

@@ -75,5 +75,5 @@ def let_export_serialize() -> None:
             serialized_name=f"rltriton_jax.{cls.__name__}",
             serialize_auxdata=lambda _: b"",
             deserialize_auxdata=lambda _: (),
-            from_children=lambda _, leaves, cls=cls: cls(*leaves),
+            from_children=lambda aux_data, children, cls=cls: cls(*children),
         )

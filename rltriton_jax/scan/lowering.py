@@ -84,7 +84,7 @@ def _lower_cpu(ctx, *operands, implementation, **params):
 
 
 @functools.cache
-def _warn_once(text):
+def warn_once(text):
     warnings.warn(text, stacklevel=3)
 
 
@@ -104,7 +104,7 @@ def _lower_gpu(ctx, *operands, implementation, platform, **params):
         return mlir.lower_fun(scan, multiple_results=True)(ctx, *operands, **params)
     if implementation == "triton":
         raise ValueError(f"implementation='triton' cannot run: {reason}")
-    _warn_once(f"The Triton kernel cannot run, lax.associative_scan takes its place: {reason}")
+    warn_once(f"The Triton kernel cannot run, lax.associative_scan takes its place: {reason}")
     return _lower_plain(ctx, *operands, implementation="associative_scan", **params)
 
 

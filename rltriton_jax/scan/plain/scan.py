@@ -44,7 +44,7 @@ def weighted_sum(values, weights, *, dtype):
     """The sum of weights * values over the last axis; a weight of 0 leaves out whatever it weighs."""
     values, weights = values.astype(compute_dtype(dtype)), weights.astype(compute_dtype(dtype))
     left_out = (weights == 0) & ~jnp.isfinite(values)
-    return jnp.sum(scaled(weights, jnp.where(left_out, 0, values)), -1)
+    return jnp.sum(jnp.where(left_out, 0, scaled(weights, values)), -1)
 
 
 def sums_taken(recurrence: Recurrence, operands, *, dtype):

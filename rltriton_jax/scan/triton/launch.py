@@ -56,9 +56,9 @@ def why_no_triton() -> str | None:
     """Why Triton can neither compile nor interpret a kernel here, with what mends it; None if it can."""
     if (reason := import_failure("triton", "triton.language")) is not None:
         return reason
-    import triton
+    from triton import knobs
 
-    if triton.knobs.runtime.interpret:
+    if knobs.runtime.interpret:
         return "TRITON_INTERPRET is set, so that Triton's functions are not what the kernel is made of; unset it"
     return None
 
