@@ -22,6 +22,8 @@ INTERPRET = pytest.param(
     ),
 )
 IMPLEMENTATIONS = ["scan", "chunked_scan", "associative_scan", INTERPRET]
+FEW = [case for case in ESTIMATORS if case.name in ("vtrace", "eligibility_traces")]
+"""The heaviest and a forward one stand for all where what is tested is not theirs alone."""
 
 
 def split(case, kwargs):
@@ -55,13 +57,13 @@ def assert_same_bits(got, want):
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", FEW, ids=lambda c: c.name)
 def test_a_repeated_call_and_a_new_compilation_give_the_same_bits(case, implementation, rng):
-    given = inputs(case, rng, 33)
+    given = inputs(case, rng, 17)
 
     def new():
         run = value_and_gradient(case, implementation)
-        return jax.jit(run if implementation == "chunked_scan" else lambda *given: run(*given)[0])
+        return jax.jit(run)
 
     first = new()
     want = first(*given)
@@ -124,7 +126,7 @@ def loose_promotion():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
 def test_without_strict_promotion_and_where_float64_is_at_hand_nothing_is_widened(case, dtype, rng):
-    """Neither an output nor, for float32, a first or second derivative; elsewhere the tests run in strict modes."""
+    """Neither an output nor a first or second derivative; all other tests run in strict modes."""
     given = arguments(case, rng, 5, dtype=dtype)
     floats, fixed = split(case, given)
     total = lambda x: sum(jnp.sum(o) for o in outputs(case.function(**x, **fixed)))
@@ -133,7 +135,7 @@ def test_without_strict_promotion_and_where_float64_is_at_hand_nothing_is_widene
         return jax.jvp(jax.grad(total), (x,), (jax.tree.map(jnp.ones_like, x),))
 
     def run():
-        return outputs(case.function(**given)), jax.jit(derivatives)(floats) if dtype == "float32" else ()
+        return outputs(case.function(**given)), jax.jit(derivatives)(floats) if case in FEW else ()
 
     want = run()
     for mode in (loose_promotion(), jax.enable_x64(True)):
@@ -147,7 +149,7 @@ HYPERPARAMETERS = (1, True, 1.0, np.float64(1), np.float16(1), np.int64(1), np.b
 
 
 @pytest.mark.parametrize("x64", [False, True])
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ["chunked_scan", INTERPRET])
 def test_a_hyperparameter_may_have_any_dtype(implementation, x64, rng):
     r, v = rng.normal(size=(2, 6, 3)).astype("float32")
     call = lambda gamma: rtj.gae(r, v, bootstrap_value=0.5, gamma=gamma, implementation=implementation)
@@ -155,30 +157,30 @@ def test_a_hyperparameter_may_have_any_dtype(implementation, x64, rng):
     with jax.enable_x64(x64):
         for gamma in HYPERPARAMETERS:
             assert_same_bits(call(gamma), want)
-        for dtype in ("int8", "uint8", "int4", "bfloat16", "float16", "float8_e4m3fn"):
+        for dtype in ("int8", "uint8", "bfloat16", "float16"):
             assert_same_bits(call(jnp.ones(3, dtype)), want)
 
 
 def _flag_dtypes():
     """Each dtype of a number or bool in which JAX itself tells 0 from 1."""
     kind = type(jnp.int8)
-    found = {jnp.dtype(x) for x in vars(jnp).values() if isinstance(x, kind)}
+    named = {jnp.dtype(x) for x in vars(jnp).values() if isinstance(x, kind)}
+    found = [d for d in named if any(jnp.issubdtype(d, k) for k in (jnp.floating, jnp.integer, jnp.bool_))]
     for dtype in sorted(found, key=str):
         with contextlib.suppress(Exception):  # JAX has names for dtypes that XLA does not run on a CPU
-            number = any(jnp.issubdtype(dtype, k) for k in (jnp.floating, jnp.integer, jnp.bool_))
             flags = jax.device_put(np.arange(2).astype(dtype))
             told_apart = np.array_equal(jax.jit(lambda x: x.astype(jnp.float32))(flags), [0, 1])
-            if number and flags.dtype == dtype and told_apart:
+            if flags.dtype == dtype and told_apart:
                 yield dtype.name
 
 
 FLAG_DTYPES = [*_flag_dtypes(), "int64", "uint64", "float64"]
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ["chunked_scan", INTERPRET])
 @pytest.mark.parametrize("dtype", FLAG_DTYPES)
 def test_a_flag_may_have_any_dtype_that_holds_0_and_1(dtype, implementation, rng):
-    kwargs = arguments(CASES[0], rng, 6)
+    kwargs = arguments(CASES[0], rng, 3)
     call = jax.jit(lambda **given: rtj.gae(**given, implementation=implementation))
     want = call(**kwargs)
     with jax.enable_x64(dtype.endswith("64")):

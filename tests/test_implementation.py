@@ -276,9 +276,8 @@ def test_what_an_installation_left_behind_has_no_version(monkeypatch, tmp_path):
 @pytest.mark.parametrize("dtype", ["int4", "uint2", "float8_e5m2", "float8_e4m3b11fnuz"])
 def test_what_the_kernels_compiler_does_not_know_is_cast_before_it(dtype):
     flags = jax.ShapeDtypeStruct(X.shape, dtype)
-    function = jax.jit(lambda x, flags, gamma: rtj.discounted_returns(x, flags, gamma=gamma))
     with rtj.lowering_for("sm_90"):
-        text = function.trace(X, flags, jax.ShapeDtypeStruct((), dtype)).lower(lowering_platforms=("cuda",)).as_text()
+        text = jax.jit(rtj.discounted_returns).trace(X, flags).lower(lowering_platforms=("cuda",)).as_text()
     assert "triton_kernel_call" in text
 
 
