@@ -20,7 +20,15 @@ def rng(request):
     return np.random.default_rng(zlib.crc32(request.node.name.encode()))
 
 
-def pytest_collection_modifyitems(items):
+def _asked_for(config, marker):
+    return marker in (config.option.markexpr or "")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not _asked_for(config, "nightly"):
+        for item in items:
+            if item.get_closest_marker("nightly"):
+                item.add_marker(pytest.mark.skip(reason="takes long; run by hand with -m nightly"))
     if jax.default_backend() == "gpu":
         return
     for item in items:

@@ -103,7 +103,7 @@ def scan_with(run: Callable[..., Any], *operands, recurrence: Recurrence, time_a
     layout = {"time_axis": time_axis, "dtype": dtype, "wanted": wanted}
     shape = plain.output_shape(operands, time_axis)
     if 0 in shape:
-        return plain.affine_scan(*operands, recurrence=recurrence, sequential=False, **layout)
+        return plain.affine_scan(*operands, recurrence=recurrence, implementation="scan", **layout)
     written = run(make_plan(recurrence, operands, **layout), operands)
     if wanted != COMPOSITE:
         return tuple(written)
