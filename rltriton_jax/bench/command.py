@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rltriton_jax.bench import cases, cpu, timing
+from rltriton_jax.bench import cases, cpu, precision, timing
 from rltriton_jax.bench.cases import BenchCase
 from rltriton_jax.errors import CommandError
 from rltriton_jax.scan.implementation import IMPLEMENTATIONS
@@ -22,6 +22,7 @@ LAYOUTS = ("time_major", "batch_major")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="two shapes, and no hand-written baselines")
+    parser.add_argument("--precision", action="store_true", help="no times: the errors of each dtype against float64")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every row to FILE, as it is measured")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG: ratio to the yardstick by shape")
 
@@ -32,6 +33,8 @@ def run(options: argparse.Namespace) -> None:
     except ImportError as error:
         raise CommandError(f"{error}; install what it needs with: pip install 'rltriton-jax[examples]'") from error
     check_folders(options.json, options.plot)
+    if options.precision:
+        return precision.run(environment(), options.json, options.plot)
     on_gpu = jax.default_backend() == "gpu"
     shapes = cases.CPU_SHAPES if not on_gpu else cases.QUICK_SHAPES if options.quick else cases.SHAPES
     work = [(c, *s, layout) for s in shapes for layout in LAYOUTS for c in cases.CASES]

@@ -1,8 +1,37 @@
-"""x"""
+"""`python -m rltriton_jax bench --precision`: what each float dtype costs, against float64.
 
+The errors of a result, as root mean squares over that of the exact result, are split into what comes of rounding
+
+- `hyperparameters`: gamma and lambda to float32, in which the library keeps them;
+- `inputs`: the data to the dtype;
+- `computation`: the arithmetic, of which the states are float32 whatever the dtype;
+- `output`: the result to the dtype.
+
+`total` is all of it, and `own_scan` is the total of a `lax.scan` written by hand in the dtype, state included.
+"""
+
+import json
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
+
+import rltriton_jax as rtj
+
+STEPS = (10**2, 10**3, 10**4, 10**5, 10**6)
+DTYPES = ("bfloat16", "float16", "float32")
+SETTINGS = ((0.99, 0.95), (0.99, 1.0), (0.999, 1.0), (0.9999, 1.0), (1.0, 1.0))
+"""(gamma, lambda), which are columns of one call."""
+
+PARTS = ("inputs", "computation", "output", "total", "own_scan")
+KINDS = ("zero_mean", "one_sign")
 
 
 def scan(w, u, *, reverse: bool):
@@ -23,3 +52,294 @@ def scan(w, u, *, reverse: bool):
     for i in range(1, len(x)):
         x[i] += w[i] * x[i - 1, -1]
     return x.reshape(-1, *u.shape[1:])[:steps]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """An estimator without flags, for NumPy and jnp alike.
+
+    `maps(np, data, gamma, lambda_)` gives (w, u) of each step, and `result(np, data, gamma, lambda_, x)` what comes of
+    the states x. `start` says that the scan starts from V(s_T). `settings` are those of SETTINGS that it can have.
+    """
+
+    name: str
+    arrays: tuple[str, ...]
+    maps: Callable[..., Any]
+    result: Callable[..., Any] | None = None
+    start: bool = False
+    reverse: bool = True
+    hyperparameters: tuple[str, ...] = ("gamma", "lambda_")
+    settings: tuple[int, ...] = tuple(range(len(SETTINGS)))
+
+
+def _delta(d, gamma):
+    return d["rewards"] + gamma * d["values"][1:] - d["values"][:-1]
+
+
+def _clipped(xp, d):
+    return xp.minimum(1, xp.exp(d["log_rhos"]))
+
+
+def _ahead(xp, x):
+    return xp.concatenate([x[1:], xp.zeros_like(x[:1])])
+
+
+def _vtrace(xp, d, gamma, lambda_):
+    ratio = _clipped(xp, d)
+    return gamma * lambda_ * ratio, ratio * _delta(d, gamma)
+
+
+def _vtrace_advantages(xp, d, gamma, lambda_, x):
+    return _clipped(xp, d) * (_delta(d, gamma) + gamma * lambda_ * _ahead(xp, x))
+
+
+def _retrace(xp, d, gamma, lambda_):
+    return gamma * lambda_ * _ahead(xp, _clipped(xp, d)), d["rewards"] + gamma * d["next_state_values"] - d["q_values"]
+
+
+def _retrace_advantages(xp, d, gamma, lambda_, x):
+    following = xp.concatenate([(d["q_values"] + x)[1:], d["next_state_values"][-1:]])
+    return _clipped(xp, d) * (d["rewards"] + gamma * following - d["q_values"])
+
+
+def _lambda_returns(xp, d, gamma, lambda_):
+    return gamma * lambda_, d["rewards"] + gamma * (1 - lambda_) * d["values"][1:]
+
+
+DEFINITIONS = (
+    Definition("gae", ("rewards", "values"), lambda xp, d, gamma, lambda_: (gamma * lambda_, _delta(d, gamma))),
+    Definition("vtrace", ("rewards", "values", "log_rhos"), _vtrace, _vtrace_advantages),
+    Definition(
+        "retrace", ("rewards", "q_values", "log_rhos", "next_state_values"), _retrace, _retrace_advantages
+    ),
+    Definition("lambda_returns", ("rewards", "values"), _lambda_returns, start=True),
+    Definition(
+        "discounted_returns", ("rewards", "bootstrap_value"), lambda xp, d, gamma, lambda_: (gamma, d["rewards"]),
+        start=True, hyperparameters=("gamma",), settings=(1, 2, 3, 4),
+    ),
+    Definition(
+        "eligibility_traces", ("gradients",), lambda xp, d, gamma, lambda_: (gamma * lambda_, d["gradients"]),
+        reverse=False,
+    ),
+    Definition(
+        "episodic_prefix_sum", ("inputs",), lambda xp, d, gamma, lambda_: (gamma, d["inputs"]),
+        reverse=False, hyperparameters=(), settings=(4,),
+    ),
+)  # fmt: skip
+
+
+def data(definition: Definition, kind: str, steps: int) -> dict[str, np.ndarray]:
+    """Float64 arrays [steps, settings, environments], of fewer environments the longer they are.
+
+    Rewards are normal, or uniform in [0, 1]; values are then what is to be expected up to the window's end. Both are
+    1 off, normally. Log ratios are those of a policy some updates old.
+    """
+    rng = np.random.default_rng(0)
+    rows = min(64, max(1, 10**5 // steps))
+    shape = (len(SETTINGS), rows)
+    rewards = rng.normal(size=(steps, *shape)) if kind == "zero_mean" else rng.random((steps, *shape))
+    values = rng.normal(size=(steps + 1, *shape))
+    if kind == "one_sign":
+        gamma = np.array(SETTINGS)[:, 0]
+        values += 0.5 * scan(gamma, np.ones((steps + 1, len(SETTINGS))), reverse=True)[..., None]
+    found = {
+        "rewards": rewards,
+        "values": values,
+        "log_rhos": 0.1 * rng.normal(size=(steps, *shape)),
+        "q_values": values[:-1],
+        "next_state_values": values[1:],
+        "bootstrap_value": values[-1],
+        "gradients": rewards,
+        "inputs": rewards,
+    }
+    return {name: found[name] for name in definition.arrays}
+
+
+def _start(d):
+    return d["values"][-1] if "values" in d else d["bootstrap_value"]
+
+
+def exact(definition: Definition, d, gamma, lambda_):
+    """The result in float64."""
+    w, u = definition.maps(np, d, gamma, lambda_)
+    w, u = np.broadcast_arrays(w, u)
+    if definition.start:
+        u = np.concatenate([u[:-1], u[-1:] + w[-1] * _start(d)])
+    x = scan(w, u, reverse=definition.reverse)
+    return x if definition.result is None else definition.result(np, d, gamma, lambda_, x)
+
+
+def ours(definition: Definition):
+    """The library's result, by the default implementation."""
+
+    def run(d, gamma, lambda_):
+        hyper = {k: v for k, v in (("gamma", gamma), ("lambda_", lambda_)) if k in definition.hyperparameters}
+        estimate = getattr(rtj, definition.name)(**d, **hyper)
+        return estimate.advantages if isinstance(estimate, rtj.Estimate) else estimate
+
+    return jax.jit(run)
+
+
+def own_scan(definition: Definition):
+    """What is written by hand: all of it, the carry too, in the dtype of the data.
+
+    Numbers are float32 that are rounded to the dtype after each product and sum, since XLA's loops over 16-bit floats convert all
+    steps in each step on a CPU.
+    """
+
+    def run(d, gamma, lambda_):
+        dtype = d[definition.arrays[0]].dtype
+        kept = partial(lax.reduce_precision, exponent_bits=jnp.finfo(dtype).nexp, mantissa_bits=jnp.finfo(dtype).nmant)
+        gamma, lambda_ = gamma.astype(dtype), lambda_.astype(dtype)
+        w, u = (x.astype(jnp.float32) for x in definition.maps(jnp, d, gamma, lambda_))
+
+        def step(carry, wu):
+            x = kept(wu[1] + kept(wu[0] * carry))
+            return x, x
+
+        start = _start(d).astype(jnp.float32) if definition.start else jnp.zeros(u.shape[1:], jnp.float32)
+        x = lax.scan(step, start, (jnp.broadcast_to(w, u.shape), u), reverse=definition.reverse)[1].astype(dtype)
+        return x if definition.result is None else definition.result(jnp, d, gamma, lambda_, x)
+
+    return jax.jit(run)
+
+
+def measure(definition: Definition, kind: str, steps: int, functions) -> list[dict[str, Any]]:
+    """For each setting the relative errors in each dtype; None where a number is too large for the dtype."""
+    mine, hand_written = functions
+    gamma, lambda_ = np.array(SETTINGS).T[..., None]
+    kept = [x.astype(np.float32) for x in (gamma, lambda_)]
+    wide = data(definition, kind, steps)
+    best = exact(definition, wide, gamma, lambda_)
+    scale = _rms(best)
+    kept_best = exact(definition, wide, *(x.astype(np.float64) for x in kept))
+    found: dict[str, Any] = {"hyperparameters": _rms(kept_best - best) / scale}
+    for dtype in DTYPES:
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded = {k: x.astype(jnp.dtype(dtype)) for k, x in wide.items()}
+            of_rounded = exact(
+                definition, {k: x.astype(np.float64) for k, x in rounded.items()}, *(x.astype(np.float64) for x in kept)
+            )
+            before = _wide(mine({k: x.astype(np.float32) for k, x in rounded.items()}, *kept))
+            after = _wide(mine(rounded, *kept))
+            errors = {
+                "inputs": of_rounded - kept_best,
+                "computation": before - of_rounded,
+                "output": after - before,
+                "total": after - best,
+                "own_scan": _wide(hand_written(rounded, *kept)) - best,
+            }
+            found[dtype] = {part: _rms(error) / scale for part, error in errors.items()}
+    number = lambda x, i: float(f"{x[i]:.2g}") if np.isfinite(x[i]) else None
+    return [
+        {
+            "hyperparameters": number(found["hyperparameters"], i),
+            **{dtype: {part: number(found[dtype][part], i) for part in PARTS} for dtype in DTYPES},
+        }
+        for i in definition.settings
+    ]
+
+
+def _wide(x):
+    return np.asarray(x).astype(np.float64)
+
+
+def _rms(x):
+    """Of each setting."""
+    return np.sqrt(np.mean(np.square(x), (0, 2)))
+
+
+def run(environment: dict[str, str], json_file: Path | None, plot_file: Path | None) -> None:
+    from tqdm import tqdm
+
+    series: list[dict[str, Any]] = []
+    where = {k: v for k, v in environment.items() if k != "time"}
+    report = {"environment": where, "steps": STEPS, "series": series}
+    with tqdm(total=len(DEFINITIONS) * len(KINDS) * len(STEPS), unit="window") as bar:
+        for definition in DEFINITIONS:
+            functions = ours(definition), own_scan(definition)
+            for kind in KINDS:
+                found = []
+                for steps in STEPS:
+                    bar.set_postfix_str(f"{definition.name} {kind} {steps}")
+                    found.append(measure(definition, kind, steps, functions))
+                    bar.update()
+                for i, setting in enumerate(definition.settings):
+                    gamma, lambda_ = SETTINGS[setting]
+                    head = {"estimator": definition.name, "data": kind, "gamma": gamma, "lambda_": lambda_}
+                    series.append({**head, **_columns([at[i] for at in found])})
+                if json_file is not None:
+                    json_file.write_text(as_text(report))
+    print(table(report))
+    if plot_file is not None:
+        plot(report, plot_file)
+
+
+def _columns(rows):
+    """Each number of dicts of dicts as a list of its values."""
+    return {
+        k: _columns([r[k] for r in rows]) if isinstance(v, dict) else [r[k] for r in rows] for k, v in rows[0].items()
+    }
+
+
+def as_text(report) -> str:
+    """JSON with a line for each series."""
+    head = {k: v for k, v in report.items() if k != "series"}
+    lines = ",\n".join(json.dumps(s) for s in report["series"])
+    return json.dumps(head, indent=1)[:-2] + f',\n "series": [\n{lines}\n]\n}}\n'
+
+
+def table(report) -> str:
+    """The total in each dtype at the middle one of the lengths, and that of a scan by hand."""
+    at = len(report["steps"]) // 2
+    heads = ("estimator", "data", "gamma", "lambda", *(d for dtype in DTYPES for d in (dtype, "own scan")))
+    form = "{:20} {:10} {:>7} {:>6}" + " {:>9}" * 2 * len(DTYPES)
+    lines = [f"Relative errors at {report['steps'][at]} steps", form.format(*heads)]
+    show = lambda x: "overflow" if x is None else f"{x:.1e}"
+    for s in report["series"]:
+        numbers = [show(s[dtype][part][at]) for dtype in DTYPES for part in ("total", "own_scan")]
+        lines.append(form.format(s["estimator"], s["data"], s["gamma"], s["lambda_"], *numbers))
+    return "\n".join(lines)
+
+
+PLOTTED = (0.999, 1.0)
+"""The setting that is plotted; prefix sums have 1 only."""
+
+
+def plot(report, path: Path) -> None:
+    """A column for each estimator, a row for each kind of data; a line ends where a number is too large."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = list(dict.fromkeys(s["estimator"] for s in report["series"]))
+    figure, panels = plt.subplots(
+        len(KINDS), len(names), figsize=(2.1 * len(names), 6), sharex=True, sharey=True, squeeze=False,
+        layout="constrained",
+    )  # fmt: skip
+    colors = dict(zip(DTYPES, ("tab:orange", "tab:purple", "tab:green"), strict=True))
+    styles = {"total": "-", "computation": ":", "own_scan": "--"}
+    words = {"total": "all", "computation": "our arithmetic alone", "own_scan": "lax.scan by hand, carry in the dtype"}
+    for kind, row in zip(KINDS, panels, strict=True):
+        for axes, name in zip(row, names, strict=True):
+            chosen = [s for s in report["series"] if (s["estimator"], s["data"]) == (name, kind)]
+            chosen = [s for s in chosen if (s["gamma"], s["lambda_"]) == PLOTTED] or chosen[-1:]
+            for dtype, color in colors.items():
+                for part, style in styles.items():
+                    y = [np.nan if x is None else x for x in chosen[0][dtype][part]]
+                    axes.loglog(report["steps"], y, style, color=color, marker=".", markersize=4, linewidth=1.4)
+            axes.grid(alpha=0.25)
+            axes.spines[["top", "right"]].set_visible(False)
+            weight = "sum" if name == "episodic_prefix_sum" else rf"$\gamma\lambda = {chosen[0]['gamma']:g}$"
+            if kind == KINDS[0]:
+                axes.set_title(f"{name}\n{weight}", fontsize=9)
+            else:
+                axes.set_xlabel("steps")
+                axes.set_xticks(report["steps"][::2])
+        row[0].set_ylabel({"zero_mean": "zero-mean data", "one_sign": "data of one sign"}[kind] + "\nrelative error")
+    lines = [plt.Line2D([], [], color=c, label=d) for d, c in colors.items()]
+    lines += [plt.Line2D([], [], color="black", linestyle=s, label=words[p]) for p, s in styles.items()]
+    figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), frameon=False, fontsize=9)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
