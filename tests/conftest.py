@@ -25,12 +25,8 @@ def _asked_for(config, marker):
 
 
 def pytest_collection_modifyitems(config, items):
-    if not _asked_for(config, "nightly"):
-        for item in items:
-            if item.get_closest_marker("nightly"):
-                item.add_marker(pytest.mark.skip(reason="takes long; run by hand with -m nightly"))
-    if jax.default_backend() == "gpu":
-        return
     for item in items:
-        if item.get_closest_marker("gpu"):
+        if item.get_closest_marker("gpu") and jax.default_backend() != "gpu":
             item.add_marker(pytest.mark.skip(reason="needs a CUDA or ROCm device, and this machine has none"))
+        if item.get_closest_marker("nightly") and not _asked_for(config, "nightly"):
+            item.add_marker(pytest.mark.skip(reason="a long search, run by hand: -m nightly"))

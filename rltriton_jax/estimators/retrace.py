@@ -89,7 +89,7 @@ def retrace(
         whatever its Q.
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
       lambda_: decay of the trace, like `gamma`.
-      clip_c: the clip of the trace's ratio; the paper has 1.
+      clip_c: the clip of the trace's ratio; the paper has 1. Infinity counts as the largest number.
       clip_rho: the clip of the advantages' ratio.
       time_axis: the axis of time in the per-step arrays.
       implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
@@ -143,10 +143,12 @@ def retrace(
         last=START,
         gamma=window.coefficient("gamma", gamma),
         lambda_=window.coefficient("lambda_", lambda_),
-        clip_c=window.coefficient("clip_c", clip_c),
-        clip_rho=window.coefficient("clip_rho", clip_rho),
+        clip_c=window.coefficient("clip_c", clip_c, clip=True, weight=True),
+        clip_rho=window.coefficient("clip_rho", clip_rho, clip=True),
     )
-    return Estimate(*window.scan(reads, coefficients, outputs, reverse=True, implementation=implementation))
+    return Estimate(
+        *window.scan(reads, coefficients, outputs, reverse=True, finite_weights=True, implementation=implementation)
+    )
 
 
 @jax.tree_util.register_dataclass

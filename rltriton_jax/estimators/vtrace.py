@@ -103,7 +103,7 @@ def vtrace(
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
       lambda_: decay of the trace, like `gamma`; the original paper has 1.
       clip_rho: the paper's rho-bar, on delta; sets which policy the fixed point belongs to.
-      clip_c: the paper's c-bar, on the trace; sets how fast it contracts.
+      clip_c: the paper's c-bar, on the trace; sets how fast it contracts. Infinity counts as the largest number.
       clip_pg_rho: the clip of the policy-gradient weight.
       on_truncation: "bootstrap", or "mask" to set delta and the advantage to 0 at truncated, not terminated steps.
       time_axis: the axis of time in the per-step arrays.
@@ -132,7 +132,7 @@ def vtrace(
     >>> print(targets)
     [0.75 0.5 ]
     """
-    window = Window("rewards", rewards, time_axis)
+    window = Window("rewards", rewards, time_axis, edge="bootstrap_value")
     one_network = next_values is None
     reads = Reads(
         reward=Read("rewards"),
@@ -145,12 +145,14 @@ def vtrace(
         last=Read(flag=True) if one_network else START,
         gamma=window.coefficient("gamma", gamma),
         lambda_=window.coefficient("lambda_", lambda_),
-        clip_rho=window.coefficient("clip_rho", clip_rho),
-        clip_c=window.coefficient("clip_c", clip_c),
-        clip_pg_rho=window.coefficient("clip_pg_rho", clip_pg_rho),
+        clip_rho=window.coefficient("clip_rho", clip_rho, clip=True),
+        clip_c=window.coefficient("clip_c", clip_c, clip=True, weight=True),
+        clip_pg_rho=window.coefficient("clip_pg_rho", clip_pg_rho, clip=True),
     )
     results = outputs if one_network else outputs_with_next_values
-    return Estimate(*window.scan(reads, coefficients, results, reverse=True, implementation=implementation))
+    return Estimate(
+        *window.scan(reads, coefficients, results, reverse=True, finite_weights=True, implementation=implementation)
+    )
 
 
 @jax.tree_util.register_dataclass
