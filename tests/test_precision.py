@@ -38,7 +38,7 @@ def test_a_sum_of_ones_costs_its_output_and_sticks_at_256_in_a_bfloat16_scan(mon
     definition = DEFINITIONS["episodic_prefix_sum"]
     monkeypatch.setattr(precision, "data", lambda *_: {"inputs": np.ones((1000, len(precision.SETTINGS), 1))})
     functions = precision.ours(definition), precision.own_scan(definition)
-    (row,) = precision.measure(definition, "one_sign", 1000, functions)
+    (row,) = precision.measure(definition, "one_sign", 1000, *functions)
     assert row["bfloat16"]["inputs"] == row["bfloat16"]["computation"] == row["float32"]["total"] == 0
     assert 0 < row["bfloat16"]["output"] == row["bfloat16"]["total"] < 0.002
     sums = np.arange(1, 1001)
@@ -50,7 +50,7 @@ def test_what_float16_cannot_hold_has_no_number(monkeypatch):
     definition = DEFINITIONS["episodic_prefix_sum"]
     monkeypatch.setattr(precision, "data", lambda *_: {"inputs": np.full((10, len(precision.SETTINGS), 1), 1e4)})
     functions = precision.ours(definition), precision.own_scan(definition)
-    (row,) = precision.measure(definition, "one_sign", 10, functions)
+    (row,) = precision.measure(definition, "one_sign", 10, *functions)
     assert row["float16"]["computation"] == 0 and row["float16"]["total"] is row["float16"]["own_scan"] is None
     assert row["bfloat16"]["total"] < 0.01
 
@@ -63,57 +63,59 @@ def test_the_command_writes_the_table_and_the_plot(tmp_path, capsys, monkeypatch
     where = ["--json", str(tmp_path / "p.json"), "--plot", str(tmp_path / "p.png")]
     assert main(["bench", "--precision", *where]) == 0
     report = json.loads((tmp_path / "p.json").read_text())
-    assert len(report["series"]) == 2 * (5 + 1) and report["steps"] == [8, 16]
-    assert all(
-        len(s[dtype][part]) == 2 for s in report["series"] for dtype in precision.DTYPES for part in precision.PARTS
-    )
+    assert len(report["rows"]) == 2 * 2 * (4 + 1) and {r["steps"] for r in report["rows"]} == {8, 16}
+    assert all(len(r[dtype]) == 5 for r in report["rows"] for dtype in precision.DTYPES)
+    assert "time" not in report["environment"]
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert "Relative errors at 16 steps" in capsys.readouterr().out
 
 
-def series():
-    assert {(s["estimator"], s["data"]) for s in REPORT["series"]} == {
-        (n, k) for n in DEFINITIONS for k in precision.KINDS
-    }
-    assert REPORT["steps"] == list(precision.STEPS)
-    return REPORT["series"]
+def test_a_study_is_not_quick(capsys):
+    assert main(["bench", "--precision", "--quick"]) == 2
+    assert "--quick: not allowed with argument --precision" in capsys.readouterr().err
+
+
+def test_the_committed_table_is_whole():
+    found = [(r["estimator"], r["data"], r["gamma"], r["lambda_"], r["steps"]) for r in REPORT["rows"]]
+    assert found == [
+        (d.name, kind, *precision.SETTINGS[i], steps)
+        for d in precision.DEFINITIONS
+        for kind in precision.KINDS
+        for steps in precision.STEPS
+        for i in d.settings
+    ]
+
+
+RETURNS = ("discounted_returns", "lambda_returns", "eligibility_traces", "episodic_prefix_sum")
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_in_16_bits_all_that_counts_is_the_rounding_of_the_data_and_of_the_result(dtype):
+def test_in_16_bits_the_rounding_of_data_and_result_outweighs_the_arithmetic(dtype):
+    """By far where nothing cancels."""
     for s in series():
+        share = 0.04 if s["estimator"] in RETURNS else 0.5
         for inputs, computation, output, total in zip(*(s[dtype][p] for p in precision.PARTS[:4])):
             if total is not None:
-                assert computation <= 0.05 * np.hypot(inputs, output), s
+                assert computation <= share * np.hypot(inputs, output), s
 
 
 def test_returns_in_bfloat16_are_as_good_as_the_dtype_at_a_million_steps():
     """And a scan whose carry is bfloat16 too is not."""
-    for s in series():
-        if s["estimator"] in ("discounted_returns", "lambda_returns", "eligibility_traces", "episodic_prefix_sum"):
-            assert max(s["bfloat16"]["total"]) <= float(jnp.finfo("bfloat16").eps)
-            assert s["bfloat16"]["own_scan"][-1] >= 5 * s["bfloat16"]["total"][-1]
-
-
-def cells(line):
-    return [cell.strip() for cell in line.strip("| ").split("|")]
+    for row in REPORT["rows"]:
+        if row["estimator"] in ("discounted_returns", "lambda_returns", "eligibility_traces", "episodic_prefix_sum"):
+            assert row["bfloat16"]["total"] <= float(jnp.finfo("bfloat16").eps)
+            assert row["steps"] < 10**6 or row["bfloat16"]["own_scan"] >= 5 * row["bfloat16"]["total"], row
 
 
 def test_readme_quotes_the_table():
     section = re.search(r"\n## Precision\n(.*?)\n## ", (ROOT / "README.md").read_text(), re.S)[1]
-    head, _, *rows = [line for line in section.splitlines() if line.startswith("|")]
-    assert len(rows) >= 5
-    at = REPORT["steps"].index(10**4)
-    for row in rows:
-        name, kind, gamma, lambda_, *numbers = cells(row)
-        (found,) = [
-            s
-            for s in series()
-            if (s["estimator"], s["data"])
-            == (name.strip("`"), kind.replace("zero mean", "zero_mean").replace("one sign", "one_sign"))
-            and (f"{s['gamma']:g}", f"{s['lambda_']:g}") == (gamma, lambda_)
+    _, _, *lines = [line for line in section.splitlines() if line.startswith("|")]
+    assert len(lines) >= 5
+    for line in lines:
+        name, kind, gamma, lambda_, *numbers = [cell.strip() for cell in line.strip("| ").split("|")]
+        wanted = (name.strip("`"), kind.replace(" ", "_"), float(gamma), float(lambda_), 10**4)
+        (row,) = [
+            r for r in REPORT["rows"] if (r["estimator"], r["data"], r["gamma"], r["lambda_"], r["steps"]) == wanted
         ]
-        wanted = [found["bfloat16"][p][at] for p in ("inputs", "computation", "output", "total", "own_scan")]
-        wanted += [found[dtype]["total"][at] for dtype in ("float16", "float32")]
-        assert numbers == [f"{x:g}" for x in wanted], row
-    assert len(cells(head)) == 11
+        quoted = [row[dtype][part] for dtype in precision.DTYPES for part in ("total", "own_scan")]
+        assert numbers == ["overflow" if x is None else f"{x:.1e}" for x in quoted], line

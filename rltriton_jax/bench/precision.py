@@ -10,12 +10,11 @@ The errors of a result, as root mean squares over that of the exact result, are 
 `total` is all of it, and `own_scan` is the total of a `lax.scan` written by hand in the dtype, state included.
 """
 
-import json
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,7 +26,7 @@ import rltriton_jax as rtj
 
 STEPS = (10**2, 10**3, 10**4, 10**5, 10**6)
 DTYPES = ("bfloat16", "float16", "float32")
-SETTINGS = ((0.99, 0.95), (0.99, 1.0), (0.999, 1.0), (0.9999, 1.0), (1.0, 1.0))
+SETTINGS = ((0.99, 0.95), (0.999, 1.0), (0.9999, 1.0), (1.0, 1.0))
 """(gamma, lambda), which are columns of one call."""
 
 PARTS = ("inputs", "computation", "output", "total", "own_scan")
@@ -115,7 +114,7 @@ DEFINITIONS = (
     Definition("lambda_returns", ("rewards", "values"), _lambda_returns, start=True),
     Definition(
         "discounted_returns", ("rewards", "bootstrap_value"), lambda xp, d, gamma, lambda_: (gamma, d["rewards"]),
-        start=True, hyperparameters=("gamma",), settings=(1, 2, 3, 4),
+        start=True, hyperparameters=("gamma",), settings=(1, 2, 3),
     ),
     Definition(
         "eligibility_traces", ("gradients",), lambda xp, d, gamma, lambda_: (gamma * lambda_, d["gradients"]),
@@ -123,7 +122,7 @@ DEFINITIONS = (
     ),
     Definition(
         "episodic_prefix_sum", ("inputs",), lambda xp, d, gamma, lambda_: (gamma, d["inputs"]),
-        reverse=False, hyperparameters=(), settings=(4,),
+        reverse=False, hyperparameters=(), settings=(3,),
     ),
 )  # fmt: skip
 
@@ -183,14 +182,15 @@ def ours(definition: Definition):
 def own_scan(definition: Definition):
     """What is written by hand: all of it, the carry too, in the dtype of the data.
 
-    Numbers are float32 that are rounded to the dtype after each product and sum, since XLA's loops over 16-bit floats convert all
-    steps in each step on a CPU.
+    The loop's numbers are float32, rounded to the dtype after each product and sum: loops over 16-bit floats convert
+    all steps in each step on a CPU.
     """
 
     def run(d, gamma, lambda_):
         dtype = d[definition.arrays[0]].dtype
-        kept = partial(lax.reduce_precision, exponent_bits=jnp.finfo(dtype).nexp, mantissa_bits=jnp.finfo(dtype).nmant)
-        gamma, lambda_ = gamma.astype(dtype), lambda_.astype(dtype)
+        info = jnp.finfo(dtype)
+        kept = partial(lax.reduce_precision, exponent_bits=info.nexp, mantissa_bits=info.nmant)
+        gamma, lambda_ = (x.astype(dtype)[None] for x in (gamma, lambda_))
         w, u = (x.astype(jnp.float32) for x in definition.maps(jnp, d, gamma, lambda_))
 
         def step(carry, wu):
@@ -204,101 +204,75 @@ def own_scan(definition: Definition):
     return jax.jit(run)
 
 
-def measure(definition: Definition, kind: str, steps: int, functions) -> list[dict[str, Any]]:
-    """For each setting the relative errors in each dtype; None where a number is too large for the dtype."""
-    mine, hand_written = functions
+def measure(definition: Definition, kind: str, steps: int, mine, by_hand) -> list[dict[str, Any]]:
+    """A row for each setting: the relative errors in each dtype, None where a number is too large for the dtype."""
     gamma, lambda_ = np.array(SETTINGS).T[..., None]
     kept = [x.astype(np.float32) for x in (gamma, lambda_)]
     wide = data(definition, kind, steps)
     best = exact(definition, wide, gamma, lambda_)
-    scale = _rms(best)
-    kept_best = exact(definition, wide, *(x.astype(np.float64) for x in kept))
-    found: dict[str, Any] = {"hyperparameters": _rms(kept_best - best) / scale}
+    kept_best = exact(definition, wide, *map(_wide, kept))
+
+    def relative(error):
+        found = np.sqrt(np.mean(np.square(error), (0, 2)) / np.mean(np.square(best), (0, 2)))
+        return [float(f"{x:.2g}") if np.isfinite(x) else None for x in found]
+
+    found: dict[str, dict[str, list]] = {}
     for dtype in DTYPES:
         with np.errstate(over="ignore", invalid="ignore"):
             rounded = {k: x.astype(jnp.dtype(dtype)) for k, x in wide.items()}
-            of_rounded = exact(
-                definition, {k: x.astype(np.float64) for k, x in rounded.items()}, *(x.astype(np.float64) for x in kept)
-            )
+            of_rounded = exact(definition, {k: _wide(x) for k, x in rounded.items()}, *map(_wide, kept))
             before = _wide(mine({k: x.astype(np.float32) for k, x in rounded.items()}, *kept))
             after = _wide(mine(rounded, *kept))
-            errors = {
-                "inputs": of_rounded - kept_best,
-                "computation": before - of_rounded,
-                "output": after - before,
-                "total": after - best,
-                "own_scan": _wide(hand_written(rounded, *kept)) - best,
+            found[dtype] = {
+                "inputs": relative(of_rounded - kept_best),
+                "computation": relative(before - of_rounded),
+                "output": relative(after - before),
+                "total": relative(after - best),
+                "own_scan": relative(_wide(by_hand(rounded, *kept)) - best),
             }
-            found[dtype] = {part: _rms(error) / scale for part, error in errors.items()}
-    number = lambda x, i: float(f"{x[i]:.2g}") if np.isfinite(x[i]) else None
+    hyperparameters = relative(kept_best - best)
     return [
         {
-            "hyperparameters": number(found["hyperparameters"], i),
-            **{dtype: {part: number(found[dtype][part], i) for part in PARTS} for dtype in DTYPES},
+            "estimator": definition.name,
+            "data": kind,
+            "gamma": SETTINGS[i][0],
+            "lambda_": SETTINGS[i][1],
+            "steps": steps,
+            "hyperparameters": hyperparameters[i],
+            **{dtype: {part: x[i] for part, x in parts.items()} for dtype, parts in found.items()},
         }
         for i in definition.settings
     ]
+
+
+def _number(x) -> float | None:
+    return float(f"{x:.2g}") if np.isfinite(x) else None
 
 
 def _wide(x):
     return np.asarray(x).astype(np.float64)
 
 
-def _rms(x):
-    """Of each setting."""
-    return np.sqrt(np.mean(np.square(x), (0, 2)))
+def work(rows: list) -> Iterator[tuple[str, list, Callable[[], list]]]:
+    """What is measured: its name, the list that keeps it, and what measures it."""
+    for definition in DEFINITIONS:
+        functions = ours(definition), own_scan(definition)
+        for kind, steps in itertools.product(KINDS, STEPS):
+            yield f"{definition.name} {kind} {steps}", rows, partial(measure, definition, kind, steps, *functions)
 
 
-def run(environment: dict[str, str], json_file: Path | None, plot_file: Path | None) -> None:
-    from tqdm import tqdm
-
-    series: list[dict[str, Any]] = []
-    where = {k: v for k, v in environment.items() if k != "time"}
-    report = {"environment": where, "steps": STEPS, "series": series}
-    with tqdm(total=len(DEFINITIONS) * len(KINDS) * len(STEPS), unit="window") as bar:
-        for definition in DEFINITIONS:
-            functions = ours(definition), own_scan(definition)
-            for kind in KINDS:
-                found = []
-                for steps in STEPS:
-                    bar.set_postfix_str(f"{definition.name} {kind} {steps}")
-                    found.append(measure(definition, kind, steps, functions))
-                    bar.update()
-                for i, setting in enumerate(definition.settings):
-                    gamma, lambda_ = SETTINGS[setting]
-                    head = {"estimator": definition.name, "data": kind, "gamma": gamma, "lambda_": lambda_}
-                    series.append({**head, **_columns([at[i] for at in found])})
-                if json_file is not None:
-                    json_file.write_text(as_text(report))
-    print(table(report))
-    if plot_file is not None:
-        plot(report, plot_file)
-
-
-def _columns(rows):
-    """Each number of dicts of dicts as a list of its values."""
-    return {
-        k: _columns([r[k] for r in rows]) if isinstance(v, dict) else [r[k] for r in rows] for k, v in rows[0].items()
-    }
-
-
-def as_text(report) -> str:
-    """JSON with a line for each series."""
-    head = {k: v for k, v in report.items() if k != "series"}
-    lines = ",\n".join(json.dumps(s) for s in report["series"])
-    return json.dumps(head, indent=1)[:-2] + f',\n "series": [\n{lines}\n]\n}}\n'
-
-
-def table(report) -> str:
-    """The total in each dtype at the middle one of the lengths, and that of a scan by hand."""
-    at = len(report["steps"]) // 2
+def table(rows) -> str:
+    """The total in each dtype, and that of a scan by hand, at the middle one of the lengths."""
+    lengths = list(dict.fromkeys(r["steps"] for r in rows))
+    steps = lengths[len(lengths) // 2]
     heads = ("estimator", "data", "gamma", "lambda", *(d for dtype in DTYPES for d in (dtype, "own scan")))
     form = "{:20} {:10} {:>7} {:>6}" + " {:>9}" * 2 * len(DTYPES)
-    lines = [f"Relative errors at {report['steps'][at]} steps", form.format(*heads)]
-    show = lambda x: "overflow" if x is None else f"{x:.1e}"
-    for s in report["series"]:
-        numbers = [show(s[dtype][part][at]) for dtype in DTYPES for part in ("total", "own_scan")]
-        lines.append(form.format(s["estimator"], s["data"], s["gamma"], s["lambda_"], *numbers))
+    lines = [f"Relative errors at {steps} steps", form.format(*heads)]
+    for r in rows:
+        if r["steps"] == steps:
+            errors = [r[dtype][part] for dtype in DTYPES for part in ("total", "own_scan")]
+            numbers = ["overflow" if x is None else f"{x:.1e}" for x in errors]
+            lines.append(form.format(r["estimator"], r["data"], r["gamma"], r["lambda_"], *numbers))
     return "\n".join(lines)
 
 
@@ -306,40 +280,39 @@ PLOTTED = (0.999, 1.0)
 """The setting that is plotted; prefix sums have 1 only."""
 
 
-def plot(report, path: Path) -> None:
+def plot(report, file, kind: str = "png") -> None:
     """A column for each estimator, a row for each kind of data; a line ends where a number is too large."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    names = list(dict.fromkeys(s["estimator"] for s in report["series"]))
+    names = list(dict.fromkeys(r["estimator"] for r in report["rows"]))
     figure, panels = plt.subplots(
-        len(KINDS), len(names), figsize=(2.1 * len(names), 6), sharex=True, sharey=True, squeeze=False,
+        len(KINDS), len(names), figsize=(1 + 2.1 * len(names), 6), sharex=True, sharey=True, squeeze=False,
         layout="constrained",
     )  # fmt: skip
     colors = dict(zip(DTYPES, ("tab:orange", "tab:purple", "tab:green"), strict=True))
     styles = {"total": "-", "computation": ":", "own_scan": "--"}
     words = {"total": "all", "computation": "our arithmetic alone", "own_scan": "lax.scan by hand, carry in the dtype"}
-    for kind, row in zip(KINDS, panels, strict=True):
-        for axes, name in zip(row, names, strict=True):
-            chosen = [s for s in report["series"] if (s["estimator"], s["data"]) == (name, kind)]
-            chosen = [s for s in chosen if (s["gamma"], s["lambda_"]) == PLOTTED] or chosen[-1:]
-            for dtype, color in colors.items():
-                for part, style in styles.items():
-                    y = [np.nan if x is None else x for x in chosen[0][dtype][part]]
-                    axes.loglog(report["steps"], y, style, color=color, marker=".", markersize=4, linewidth=1.4)
-            axes.grid(alpha=0.25)
-            axes.spines[["top", "right"]].set_visible(False)
-            weight = "sum" if name == "episodic_prefix_sum" else rf"$\gamma\lambda = {chosen[0]['gamma']:g}$"
-            if kind == KINDS[0]:
-                axes.set_title(f"{name}\n{weight}", fontsize=9)
-            else:
-                axes.set_xlabel("steps")
-                axes.set_xticks(report["steps"][::2])
-        row[0].set_ylabel({"zero_mean": "zero-mean data", "one_sign": "data of one sign"}[kind] + "\nrelative error")
+    for (row, of_kind), (column, name) in itertools.product(enumerate(KINDS), enumerate(names)):
+        axes = panels[row, column]
+        plotted = (1.0, 1.0) if name == "episodic_prefix_sum" else PLOTTED
+        wanted = (name, of_kind, *plotted)
+        chosen = [r for r in report["rows"] if (r["estimator"], r["data"], r["gamma"], r["lambda_"]) == wanted]
+        for (dtype, color), (part, style) in itertools.product(colors.items(), styles.items()):
+            y = [np.nan if r[dtype][part] is None else r[dtype][part] for r in chosen]
+            axes.loglog([r["steps"] for r in chosen], y, style, color=color, marker=".", markersize=4, linewidth=1.4)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        if row == 0:
+            axes.set_title(f"{name}\n" + rf"$\gamma = {plotted[0]:g}, \lambda = 1$", fontsize=9)
+        else:
+            axes.set_xlabel("steps")
+    for axes, of_kind in zip(panels[:, 0], KINDS, strict=True):
+        axes.set_ylabel({"zero_mean": "zero-mean data", "one_sign": "data of one sign"}[of_kind] + "\nrelative error")
     lines = [plt.Line2D([], [], color=c, label=d) for d, c in colors.items()]
     lines += [plt.Line2D([], [], color="black", linestyle=s, label=words[p]) for p, s in styles.items()]
     figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), frameon=False, fontsize=9)
-    figure.savefig(path, dpi=130)
+    figure.savefig(file, format=kind, dpi=130)
     plt.close(figure)
