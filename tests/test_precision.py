@@ -92,17 +92,16 @@ RETURNS = ("discounted_returns", "lambda_returns", "eligibility_traces", "episod
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_in_16_bits_the_rounding_of_data_and_result_outweighs_the_arithmetic(dtype):
     """By far where nothing cancels."""
-    for s in series():
-        share = 0.04 if s["estimator"] in RETURNS else 0.5
-        for inputs, computation, output, total in zip(*(s[dtype][p] for p in precision.PARTS[:4])):
-            if total is not None:
-                assert computation <= share * np.hypot(inputs, output), s
+    for row in REPORT["rows"]:
+        errors, share = row[dtype], 0.04 if row["estimator"] in RETURNS else 0.5
+        if errors["total"] is not None:
+            assert errors["computation"] <= share * np.hypot(errors["inputs"], errors["output"]), row
 
 
 def test_returns_in_bfloat16_are_as_good_as_the_dtype_at_a_million_steps():
     """And a scan whose carry is bfloat16 too is not."""
     for row in REPORT["rows"]:
-        if row["estimator"] in ("discounted_returns", "lambda_returns", "eligibility_traces", "episodic_prefix_sum"):
+        if row["estimator"] in RETURNS:
             assert row["bfloat16"]["total"] <= float(jnp.finfo("bfloat16").eps)
             assert row["steps"] < 10**6 or row["bfloat16"]["own_scan"] >= 5 * row["bfloat16"]["total"], row
 

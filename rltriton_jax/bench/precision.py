@@ -29,7 +29,6 @@ DTYPES = ("bfloat16", "float16", "float32")
 SETTINGS = ((0.99, 0.95), (0.999, 1.0), (0.9999, 1.0), (1.0, 1.0))
 """(gamma, lambda), which are columns of one call."""
 
-PARTS = ("inputs", "computation", "output", "total", "own_scan")
 KINDS = ("zero_mean", "one_sign")
 
 
@@ -281,7 +280,7 @@ PLOTTED = (0.999, 1.0)
 
 
 def plot(report, file, kind: str = "png") -> None:
-    """A column for each estimator, a row for each kind of data; a line ends where a number is too large."""
+    """A column for each estimator, a row for each kind of data; a line ends where a number is too large, or 0."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -289,19 +288,19 @@ def plot(report, file, kind: str = "png") -> None:
 
     names = list(dict.fromkeys(r["estimator"] for r in report["rows"]))
     figure, panels = plt.subplots(
-        len(KINDS), len(names), figsize=(1 + 2.1 * len(names), 6), sharex=True, sharey=True, squeeze=False,
+        len(KINDS), len(names), figsize=(1 + 1.8 * len(names), 5.6), sharex=True, sharey=True, squeeze=False,
         layout="constrained",
     )  # fmt: skip
     colors = dict(zip(DTYPES, ("tab:orange", "tab:purple", "tab:green"), strict=True))
     styles = {"total": "-", "computation": ":", "own_scan": "--"}
-    words = {"total": "all", "computation": "our arithmetic alone", "own_scan": "lax.scan by hand, carry in the dtype"}
+    words = {"total": "all", "computation": "arithmetic alone", "own_scan": "lax.scan by hand, carry in the dtype"}
     for (row, of_kind), (column, name) in itertools.product(enumerate(KINDS), enumerate(names)):
         axes = panels[row, column]
         plotted = (1.0, 1.0) if name == "episodic_prefix_sum" else PLOTTED
         wanted = (name, of_kind, *plotted)
         chosen = [r for r in report["rows"] if (r["estimator"], r["data"], r["gamma"], r["lambda_"]) == wanted]
         for (dtype, color), (part, style) in itertools.product(colors.items(), styles.items()):
-            y = [np.nan if r[dtype][part] is None else r[dtype][part] for r in chosen]
+            y = [r[dtype][part] or np.nan for r in chosen]
             axes.loglog([r["steps"] for r in chosen], y, style, color=color, marker=".", markersize=4, linewidth=1.4)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
@@ -309,6 +308,7 @@ def plot(report, file, kind: str = "png") -> None:
             axes.set_title(f"{name}\n" + rf"$\gamma = {plotted[0]:g}, \lambda = 1$", fontsize=9)
         else:
             axes.set_xlabel("steps")
+            axes.set_xticks(STEPS[::2])
     for axes, of_kind in zip(panels[:, 0], KINDS, strict=True):
         axes.set_ylabel({"zero_mean": "zero-mean data", "one_sign": "data of one sign"}[of_kind] + "\nrelative error")
     lines = [plt.Line2D([], [], color=c, label=d) for d, c in colors.items()]
