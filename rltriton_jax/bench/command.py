@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rltriton_jax._interrupt import INTERRUPTED
-from rltriton_jax.bench import cases, cpu, timing
+from rltriton_jax.bench import cases, cpu, precision, timing
 from rltriton_jax.bench.cases import BenchCase
 from rltriton_jax.commands import aside, backend, check_files, progress, say, say_where, write, write_text
 from rltriton_jax.errors import CommandError
@@ -27,9 +27,11 @@ LAYOUTS = ("time_major", "batch_major")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quick", action="store_true", help="two shapes, and no hand-written baselines")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--quick", action="store_true", help="two shapes, and no hand-written baselines")
+    what.add_argument("--precision", action="store_true", help="no times: the errors of each dtype against float64")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every row to FILE, as it is measured")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot: ratio to the yardstick by shape")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot: ratios by shape, or errors by steps")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,10 +39,15 @@ def run(options: argparse.Namespace) -> int:
     check_files(options.json, options.plot)
     _check_plot(options)
     report: dict[str, Any] = {"environment": environment(), "interrupted": False, "rows": []}
-    work = list(_work(report, platform, options.quick))
+    if options.precision:
+        del report["environment"]["time"]
+        found, tabulate, draw = precision.work(report["rows"]), precision.table, precision.plot
+    else:
+        found, tabulate, draw = _work(report, platform, options.quick), table, plot
+    work = list(found)
     done = 0
     try:
-        with progress("timing", total=len(work), unit="case") as bar:
+        with progress("precision" if options.precision else "timing", total=len(work), unit="case") as bar:
             for name, kept, one in work:
                 bar.set_postfix_str(name)
                 kept += aside(one)
@@ -52,13 +59,13 @@ def run(options: argparse.Namespace) -> int:
     if report.get("against_hand_written"):
         print(cpu.table(report["against_hand_written"]))
     if report["rows"]:
-        print(table(report["rows"]))
+        print(tabulate(report["rows"]))
     if report["interrupted"]:
         say(f"interrupted after {done} of {len(work)} cases")
     if done:
         _keep(report, options.json)
         if options.plot is not None:
-            write(options.plot, lambda file: plot(report, file, options.plot.suffix[1:].lower()))
+            write(options.plot, lambda file: draw(report, file, options.plot.suffix[1:].lower()))
         say_where(options.json, options.plot)
     return INTERRUPTED if report["interrupted"] else 0
 
@@ -80,7 +87,16 @@ def _work(report: dict[str, Any], platform: str, quick: bool) -> Iterator[tuple[
 
 def _keep(report: dict[str, Any], path: Path | None) -> None:
     if path is not None:
-        write_text(path, json.dumps(report, indent=1) + "\n")
+        write_text(path, as_text(report))
+
+
+def as_text(report: dict[str, Any]) -> str:
+    """JSON with a line for each row."""
+
+    def value(x):
+        return "[\n" + ",\n".join(map(json.dumps, x)) + "\n]" if isinstance(x, list) else json.dumps(x)
+
+    return "{\n" + ",\n".join(f"{json.dumps(k)}: {value(x)}" for k, x in report.items()) + "\n}\n"
 
 
 def _check_plot(options: argparse.Namespace) -> None:

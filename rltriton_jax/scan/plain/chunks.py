@@ -1,4 +1,15 @@
-"""Steps in chunks, so that one loop goes through all chunks at once, and `lax.associative_scan` through the chunks."""
+"""Steps in chunks, so that one loop goes through all chunks at once, and `lax.associative_scan` through the chunks.
+
+How much the roundings of a scan add up to, for results and gradients up to a million steps. In units of
+eps * scan(|w|, |u|), where eps is 2^-23 and n = min(T, 1 / (1 - gamma * lambda)) the number of terms that count:
+
+- data of mean zero: 4, and sqrt(n) more where the weight itself is rounded, in the product of a gamma and a lambda
+  below 1 and in the powers that `lax.associative_scan` takes. Measured: up to 3, and 0.7 sqrt(n).
+- data of one sign: 4 + 1.25 n, half for each product, half for each sum and a quarter for the weight. Measured:
+  up to 1.2 n.
+- equal terms whose weight is 1: the length of a chunk in place of T. Measured at T = 10^6: 240 here, 80000 in one loop
+  over all steps, 2.4 in `lax.associative_scan`.
+"""
 
 import math
 
