@@ -89,7 +89,7 @@ def retrace(
         whatever its Q.
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
       lambda_: decay of the trace, like `gamma`.
-      clip_c: the clip of the trace's ratio; the paper has 1.
+      clip_c: the clip of the trace's ratio; the paper has 1. Infinity counts as the largest number.
       clip_rho: the clip of the advantages' ratio.
       time_axis: the axis of time in the per-step arrays.
       implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or

@@ -103,7 +103,7 @@ def vtrace(
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
       lambda_: decay of the trace, like `gamma`; the original paper has 1.
       clip_rho: the paper's rho-bar, on delta; sets which policy the fixed point belongs to.
-      clip_c: the paper's c-bar, on the trace; sets how fast it contracts.
+      clip_c: the paper's c-bar, on the trace; sets how fast it contracts. Infinity counts as the largest number.
       clip_pg_rho: the clip of the policy-gradient weight.
       on_truncation: "bootstrap", or "mask" to set delta and the advantage to 0 at truncated, not terminated steps.
       time_axis: the axis of time in the per-step arrays.

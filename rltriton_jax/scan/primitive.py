@@ -14,7 +14,8 @@ Derivatives. Let a backward scan be x[t] = u[t] + w[t] x[t+1] (a forward one rea
 which is the same bare recurrence with the inputs du + dw * entering, where entering[t] = x[t+1]: the JVP binds this
 primitive once more, and higher orders follow. With the algebra around the scan, (w, u) = coefficients(s) and
 y = outputs(s, x, entering), du and dw are differentials of the coefficients at ds, and dy is that of the outputs at
-(ds, dx, dx entering); both are elementwise.
+(ds, dx, dx entering). These are sums of partial * tangent, and `plain.partials` has the partials. What JAX will
+differentiate again is made of this primitive, that one, `scaled`, `shifted` and what is linear, and of nothing else.
 
 The bare recurrence is linear in u and in the initial state x0. From x = u + W x, with W x = w * entering, the transpose
 in u solves c = ct + W^T c:

@@ -24,8 +24,14 @@ class Algebra(NamedTuple):
 
     function: Callable[..., tuple[Any, ...]]
     reads: type
-    kinds: tuple[np.dtype, ...]
-    """The dtype of each argument; flags are bool."""
+    dtype: np.dtype
+    flags: tuple[bool, ...]
+    """Is each argument a flag, rather than a number in `dtype`?"""
+
+    @property
+    def kinds(self) -> tuple[np.dtype, ...]:
+        """The dtype of each argument."""
+        return tuple(np.dtype(bool) if flag else self.dtype for flag in self.flags)
 
     def __call__(self, *arguments):
         count = len(self.reads._fields)
@@ -33,26 +39,23 @@ class Algebra(NamedTuple):
 
 
 def coefficients_of(recurrence: Recurrence, dtype) -> Algebra:
-    return Algebra(recurrence.coefficients, type(recurrence.reads), _kinds(recurrence, dtype))
+    flags = tuple(r.flag for r in recurrence.reads)
+    return Algebra(recurrence.coefficients, type(recurrence.reads), np.dtype(dtype), flags)
 
 
 def outputs_of(recurrence: Recurrence, dtype) -> Algebra:
     """Its last two arguments are the state and the one that entered the step."""
-    kinds = (*_kinds(recurrence, dtype), np.dtype(dtype), np.dtype(dtype))
-    return Algebra(recurrence.outputs, type(recurrence.reads), kinds)
-
-
-def _kinds(recurrence, dtype):
-    return tuple(np.dtype(bool if r.flag else dtype) for r in recurrence.reads)
+    flags = (*(r.flag for r in recurrence.reads), False, False)
+    return Algebra(recurrence.outputs, type(recurrence.reads), np.dtype(dtype), flags)
 
 
 def evaluate(algebra: Algebra, output: int, arguments: Sequence[jax.Array]) -> jax.Array:
     """One output of the algebra, of the arguments' rank."""
     out = _partial(algebra, output, (), arguments)
-    return out if isinstance(out, jax.Array) else jnp.full((1,) * arguments[0].ndim, out, algebra.kinds[-1])
+    return out if isinstance(out, jax.Array) else jnp.full((1,) * arguments[0].ndim, out, algebra.dtype)
 
 
-def differential(algebra: Algebra, output: int, arguments: Sequence[Any], tangents: Mapping[int, jax.Array], by=()):
+def differential(algebra: Algebra, output: int, arguments: Any, tangents: Mapping[int, jax.Array], by=()):
     """The sum of tangent * partial over the arguments that have a tangent; None where the output cannot move.
 
     It is that of one output, or of its partial derivative `by` these arguments.
@@ -130,11 +133,7 @@ def _jvp(primals, tangents, *, algebra, output, by):
     out = bind(partial_p, *primals, algebra=algebra, output=output, by=by)
     moving = _moving_arguments(algebra, output, by)
     arguments = dict(zip(moving, primals, strict=True))
-    known = {
-        i: t
-        for i, t in zip(moving, tangents, strict=True)
-        if algebra.kinds[i] != np.bool_ and not isinstance(t, ad.Zero)
-    }
+    known = {i: t for i, t in zip(moving, tangents, strict=True) if not algebra.flags[i] and not isinstance(t, ad.Zero)}
     change = differential(algebra, output, arguments, known, by)
     return out, zero_tangent(out) if change is None else jnp.broadcast_to(change, out.shape)
 

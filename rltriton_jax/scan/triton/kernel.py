@@ -421,7 +421,7 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
                 if not P.finite_weights:
                     u = with_nan_of(w, u)
                 if v == 0 and k == 0:
-                    group_w, group_u = w, u
+                    group_w, group_u = w, with_nan_of(w, u)
                 elif P.finite_weights:
                     group_w, group_u = zero_wins(w, group_w), zero_wins(w, group_u) + u
                 else:
@@ -430,8 +430,6 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
                 weights = weights + (w,)
                 inhomogeneous = inhomogeneous + (u,)
 
-        if P.finite_weights:
-            group_u = with_nan_of(group_w, group_u)
         through_w, through_u, enter_w, enter_u = tl.associative_scan(
             (group_w, group_u, zero + 1.0, zero), 0, compose_exclusive
         )
