@@ -21,7 +21,6 @@ from rltriton_jax.scan.jax_internals import (
     mlir,
     retyped,
     run_eagerly,
-    show_devices,
     varying_axes,
 )
 
@@ -35,17 +34,11 @@ def define(
     transpose: Callable[..., Any],
     lower: Mapping[str | None, Callable[..., Any]],
     multiple_results: bool = False,
-    for_devices: bool = False,
 ) -> Primitive:
-    """A primitive with all of its rules; `lower` has one for each platform, and one for all others at None.
-
-    `for_devices` says that the lowering asks how many devices there are.
-    """
+    """A primitive with all of its rules; `lower` has one for each platform, and one for all others at None."""
     primitive = Primitive(name)
     primitive.multiple_results = multiple_results
     run_eagerly(primitive)
-    if for_devices:
-        show_devices(primitive)
     primitive.def_abstract_eval(abstract_eval)
     batching.primitive_batchers[primitive] = batch
     ad.primitive_jvps[primitive] = jvp

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rltriton_jax.scan.jax_internals import ad, mlir, zero_tangent
+from rltriton_jax.scan.jax_internals import ad, zero_tangent
 from rltriton_jax.scan.plain.products import unbroadcast
 from rltriton_jax.scan.rules import aligned, bind, define, result_aval
-from rltriton_jax.scan.sharding.devices import is_split, on_each_shard
+from rltriton_jax.scan.sharding.devices import is_split, lower, on_each_shard
 
 
 def shifted(x, shift: int, beyond, axis: int):
@@ -70,7 +70,7 @@ def _lower(ctx, *operands, shift, axis):
         return [_shift(x, edge, shift, axis)]
 
     function = on_each_shard(ctx, local, axis) if is_split(ctx) else functools.partial(local, ())
-    return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+    return lower(ctx, function, *operands)
 
 
 def _batch(args, dims, *, shift, axis):
@@ -104,5 +104,4 @@ neighbour_p = define(
     jvp=_jvp,
     transpose=_transpose,
     lower={None: _lower},
-    for_devices=True,
 )
