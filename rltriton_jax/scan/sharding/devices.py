@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from rltriton_jax.scan.jax_internals import (
     automatic_axes_beside_manual,
@@ -19,9 +20,12 @@ from rltriton_jax.scan.jax_internals import (
     hlo_sharding,
     mlir,
     num_automatic_devices,
+    retyped,
     with_any_devices,
 )
 from rltriton_jax.scan.sharding.split import split_by_types, split_by_xla, whole
+
+NO_MESH = AbstractMesh((), ())
 
 
 def is_split(ctx: mlir.LoweringRuleContext) -> bool:
@@ -40,9 +44,11 @@ def is_partly_manual(ctx: mlir.LoweringRuleContext) -> bool:
 
 
 def _explicit_mesh(ctx):
+    """The mesh whose types say all; where XLA splits over other axes of it, XLA knows those that types name too."""
     for aval in ctx.avals_in:
         mesh = aval.sharding.mesh
-        if not mesh.empty and AxisType.Explicit in mesh.axis_types:
+        kinds = {kind for kind, n in zip(mesh.axis_types, mesh.axis_sizes, strict=True) if n > 1}
+        if not mesh.empty and AxisType.Explicit in mesh.axis_types and (AxisType.Auto not in kinds):
             return mesh
     return None
 
@@ -50,8 +56,24 @@ def _explicit_mesh(ctx):
 def lower(ctx: mlir.LoweringRuleContext, function: Callable[..., Any], *operands):
     """Lowers a function of whole arrays that calls what `on_each_shard` gives."""
     if is_split_by_xla(ctx):
-        ctx = with_any_devices(ctx)
+        ctx = with_any_devices(ctx).replace(avals_in=[_untyped(a) for a in ctx.avals_in])
+        function = _outside_meshes(function)
     return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+
+
+def _untyped(aval):
+    """The type without a sharding, which XLA knows already."""
+    return retyped(aval, aval.shape, aval.dtype, NamedSharding(NO_MESH, P(*(None,) * aval.ndim)))
+
+
+def _outside_meshes(function):
+    """The same function, in which the user's mesh does not hold."""
+
+    def outside(*operands):
+        with jax.sharding.use_abstract_mesh(NO_MESH):
+            return function(*operands)
+
+    return outside
 
 
 def on_each_shard(ctx: mlir.LoweringRuleContext, part: Callable[..., Any], time_axis: int) -> Callable[..., Any]:
@@ -65,6 +87,18 @@ def on_each_shard(ctx: mlir.LoweringRuleContext, part: Callable[..., Any], time_
     if mesh is None:
         return functools.partial(_as_xla_splits, part, shape, num_results, time_axis, num_automatic_devices(ctx))
     return functools.partial(_as_types_say, part, shape, num_results, time_axis, ctx.avals_out[0].sharding)
+
+
+def on_one_device(ctx: mlir.LoweringRuleContext, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function of whole arrays, that calls back to the host: XLA gathers for one device what it splits."""
+    everywhere = whole(len(ctx.avals_out[0].shape), num_automatic_devices(ctx))
+
+    def with_results_everywhere(*operands, **params):
+        with jax.sharding.use_abstract_mesh(everywhere.mesh):
+            results = function(*operands, **params)
+            return [jax.lax.with_sharding_constraint(x, everywhere.sharding(x.shape)) for x in results]
+
+    return with_results_everywhere
 
 
 def _results(part, names, *operands):
@@ -113,11 +147,7 @@ def _as_xla_splits(part, shape, num_results, time_axis, num_devices, *operands):
                 results,
                 operands,
             )
-
-        def local(*operands):
-            with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):  # the user's mesh is not the part's
-                return _results(part, chosen.names[time_axis], *operands)
-
+        local = _outside_meshes(functools.partial(_results, part, chosen.names[time_axis]))
         outs, ins = ([chosen.sharding(x.shape) for x in arrays] for arrays in (results, operands))
         return chosen.mesh, local, tuple(outs), tuple(ins)
 

@@ -17,7 +17,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rltriton_jax.scan.jax_internals import hlo_sharding
@@ -47,9 +47,13 @@ class Split(NamedTuple):
         return NamedSharding(self.mesh, P(*(None if n == 1 else names or None for n, names in zip(shape, self.names))))
 
 
+def _mesh(**axes: int) -> AbstractMesh:
+    return AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+
+
 def whole(ndim: int, num_devices: int) -> Split:
     """No split: each device has all of it."""
-    return Split(AbstractMesh((num_devices,), ("devices",)), ((),) * ndim)
+    return Split(_mesh(devices=num_devices), ((),) * ndim)
 
 
 def split_by_types(sharding: NamedSharding, ndim: int) -> Split:
@@ -73,7 +77,7 @@ def split_by_xla(sharding: Any, ndim: int, num_devices: int) -> Split | None:
     counted = np.arange(numbers.size).reshape([digit.base for digit in order])
     if not np.array_equal(counted.transpose([order.index(digit) for digit in found]).ravel(), numbers.ravel()):
         return None
-    mesh = AbstractMesh(tuple(digit.base for digit in order), tuple(digit.name for digit in order))
+    mesh = _mesh(**{digit.name: digit.base for digit in order})
     return Split(mesh, tuple(tuple(digit.name for digit in axis) for axis in digits[:ndim]))
 
 
