@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 from jax._src import checkify as _checkify
+from jax._src.interpreters.mlir import lower_with_sharding_in_types
 from jax._src.sharding_impls import ShardingContext, SPMDAxisContext
 from jax.core import ShapedArray
 from jax.experimental import checkify
@@ -61,6 +62,11 @@ def with_any_devices(ctx: mlir.LoweringRuleContext) -> mlir.LoweringRuleContext:
     count = num_automatic_devices(ctx)
     devices = (jax.local_devices()[0],) * count
     return ctx.replace(module_context=ctx.module_context.replace(axis_context=ShardingContext(count, devices)))
+
+
+def sharded_by_type(ctx: mlir.LoweringRuleContext, results) -> list[Any]:
+    """Lowered results, sharded over the explicit axes of a mesh as their types say, which JAX's own rules see to too."""
+    return [lower_with_sharding_in_types(ctx, x, aval) for x, aval in zip(results, ctx.avals_out, strict=True)]
 
 
 def hlo_sharding(sharding: Any, ndim: int) -> Any:

@@ -21,6 +21,7 @@ from rltriton_jax.scan.jax_internals import (
     mlir,
     num_automatic_devices,
     retyped,
+    sharded_by_type,
     with_any_devices,
 )
 from rltriton_jax.scan.sharding.split import split_by_types, split_by_xla, whole
@@ -55,10 +56,11 @@ def _explicit_mesh(ctx):
 
 def lower(ctx: mlir.LoweringRuleContext, function: Callable[..., Any], *operands):
     """Lowers a function of whole arrays that calls what `on_each_shard` gives."""
-    if is_split_by_xla(ctx):
-        ctx = with_any_devices(ctx).replace(avals_in=[_untyped(a) for a in ctx.avals_in])
-        function = _outside_meshes(function)
-    return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+    if not is_split_by_xla(ctx):
+        return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+    inner = with_any_devices(ctx).replace(avals_in=[_untyped(a) for a in ctx.avals_in])
+    results = mlir.lower_fun(_outside_meshes(function), multiple_results=True)(inner, *operands)
+    return sharded_by_type(ctx, results)
 
 
 def _untyped(aval):
