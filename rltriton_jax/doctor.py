@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from rltriton_jax.bench import cases
+from rltriton_jax.commands import aside, backend
 from rltriton_jax.scan.lowering import implementation_on
 from rltriton_jax.scan.triton import launch
 from rltriton_jax.versions import numbers, versions
@@ -28,7 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    report = examine()
+    backend()
+    report = aside(examine)
     print(json.dumps(report, indent=1) if options.json else text(report))
     return int(bool(report["problems"]))
 
@@ -85,7 +87,7 @@ def _problems(installed: dict[str, str]) -> Iterator[str]:
     if not on_gpu and Path("/dev/nvidia0").exists():
         yield f"this machine has an NVIDIA GPU that JAX does not use; install its plugin with {launch.INSTALL}"
     for name in ("jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin"):
-        ours, jaxs = installed.get(name), installed["jax"]
+        ours, jaxs = installed.get(name), installed.get("jax", jax.__version__)
         if ours is not None and ours.split(".")[:3] != jaxs.split(".")[:3]:
             yield f"{name} {ours} and jax {jaxs} differ; upgrade them together: pip install -U jax {name}=={jaxs}"
     triton, jax_triton = (numbers(installed.get(name, "")) for name in ("triton", "jax-triton"))

@@ -20,9 +20,13 @@ def rng(request):
     return np.random.default_rng(zlib.crc32(request.node.name.encode()))
 
 
-def pytest_collection_modifyitems(items):
-    if jax.default_backend() == "gpu":
-        return
+def _asked_for(config, marker):
+    return marker in (config.option.markexpr or "")
+
+
+def pytest_collection_modifyitems(config, items):
     for item in items:
-        if item.get_closest_marker("gpu"):
+        if item.get_closest_marker("gpu") and jax.default_backend() != "gpu":
             item.add_marker(pytest.mark.skip(reason="needs a CUDA or ROCm device, and this machine has none"))
+        if item.get_closest_marker("nightly") and not _asked_for(config, "nightly"):
+            item.add_marker(pytest.mark.skip(reason="a long search, run by hand: -m nightly"))

@@ -50,6 +50,7 @@ def drawn(monkeypatch):
 def test_an_eighth_estimator_is_one_line(drawn, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(cases, "CPU_SHAPES", ((8, 16),))
     monkeypatch.setattr(cases, "CASES", (*cases.CASES, EIGHTH))
+    monkeypatch.setattr(cpu, "SHAPES", ())
     assert main(["bench", "--json", str(tmp_path / "b.json"), "--plot", str(tmp_path / "b.png")]) == 0
     names = [c.name for c in cases.CASES]
     assert list(dict.fromkeys(r["estimator"] for r in json.loads((tmp_path / "b.json").read_text())["rows"])) == names
@@ -92,18 +93,51 @@ def test_what_was_measured_before_a_failure_is_in_the_file(tmp_path, monkeypatch
     assert json.loads((tmp_path / "b.json").read_text())["rows"] == [{"estimator": "gae"}]
 
 
+def test_an_interrupt_keeps_what_was_measured(tmp_path, capsys, monkeypatch):
+    measured = cpu.measure
+
+    def measure(steps, rows):
+        if rows != 8:
+            raise KeyboardInterrupt
+        return measured(steps, rows)
+
+    monkeypatch.setattr(cpu, "measure", measure)
+    monkeypatch.setattr(cpu, "SHAPES", ((16, 8), (16, 9)))
+    monkeypatch.setattr(cpu, "SECONDS", 0.01)
+    path = tmp_path / "b.json"
+    assert main(["bench", "--json", str(path)]) == 130
+    report, said = json.loads(path.read_text()), capsys.readouterr()
+    assert report["interrupted"] and len(report["against_hand_written"]) == 1 and not report["rows"]
+    assert "16 x 8" in said.out and "interrupted after 1 of" in said.err
+    assert said.err.splitlines()[-1] == f"results are in {path}"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["bench", "--json", "/nowhere/b.json"], "/nowhere/b.json cannot be written"),
+        (["bench", "--json", "."], ". cannot be written: it is a folder"),
+        (["bench", "--json", "/dev/null"], "/dev/null cannot be written: it is a device"),
+        (["bench", "--plot", "."], ". cannot be written: it is a folder"),
+        (["bench", "--plot", "x.badext"], "Format 'badext' is not supported"),
+        (["bench", "--plot", "x"], "is not supported (supported formats"),
+        (["bench", "--plot", "a.png", "--json", "./a.png"], "--json and --plot are one file"),
+        (["bench", "--quik"], "unrecognized arguments: --quik"),
         (["scaling", "--json", "/nowhere/s.json"], "/nowhere/s.json cannot be written"),
         (["scaling", "--devices", "1"], "each number must be 2 or more"),
+        (["scaling", "--devices", "8", "3"], "--devices is 3"),
         (["scaling", "--devices", "4"], "start it in a process of its own"),
+        (["doctor", "--json", "x"], "unrecognized arguments: x"),
+        (["dcotor"], "invalid choice: 'dcotor'"),
+        ([], "arguments are required: COMMAND"),
     ],
 )
-def test_what_a_person_gets_wrong_is_one_line_and_a_failure(arguments, message, capsys):
+def test_what_a_person_gets_wrong_is_one_line_and_a_failure(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "progress", lambda *_, **__: pytest.fail("it began"))
     assert jax.devices() and main(arguments) == 2
-    assert message in capsys.readouterr().err
+    (error,) = capsys.readouterr().err.splitlines()
+    assert message in error and error.startswith("rltriton_jax") and not list(tmp_path.iterdir())
 
 
 def test_a_person_sees_one_line_and_no_traceback():

@@ -1,5 +1,6 @@
 """The drop-ins against their originals: signatures, results, gradients, and rlax's own tests."""
 
+import contextlib
 import inspect
 import os
 import re
@@ -168,6 +169,108 @@ def test_arguments_that_do_not_fit_are_named(change, message, rng):
         compat.rlax.vtrace(**{**arguments("vtrace", rng, per_step=False), **change})
 
 
+def test_a_mask_that_is_no_flag_is_an_error(rng):
+    """rlax takes booleans alone; 0.5 would otherwise count as True."""
+    kwargs = arguments("vtrace", rng, per_step=True)
+    with pytest.raises(ValueError, match=r"sample_mask has shape \(23,\) and holds 0.5"):
+        compat.rlax.vtrace(**{**kwargs, "sample_mask": np.where(kwargs["sample_mask"], 1.0, 0.5)})
+
+
+def test_integer_rewards_do_not_round_lambda():
+    rewards, ones, values = np.array([1, 1, 1]), np.ones(3, "f"), np.array([5.0, 6.0, 7.0], "f")
+    returns = compat.rlax.n_step_bootstrapped_returns(rewards, ones, values, 3, 0.5)
+    q = compat.rlax.vtrace_td_error_and_advantage(values, values, rewards, ones, ones, 0.5).q_estimate
+    np.testing.assert_array_equal(returns, [7.5, 8, 8])
+    np.testing.assert_array_equal(q, [7.75, 8.5, 8])
+
+
+@pytest.mark.parametrize("library", ["rlax", "brax"])
+def test_a_sum_in_bfloat16_does_not_stick_at_256(library):
+    """There 256 + 1 is 256; the sum is carried in float32."""
+    ones, zeros = jnp.ones((600, 1), "bfloat16"), jnp.zeros((600, 1), "bfloat16")
+    if library == "rlax":
+        sums = jax.vmap(compat.rlax.discounted_returns, 1, 1)(ones, ones, zeros)
+    else:
+        sums, _ = compat.brax.compute_gae(zeros, zeros, ones, zeros, zeros[0], discount=1.0)
+    assert sums.dtype == "bfloat16" and sums[0, 0] == 600
+
+
+@contextlib.contextmanager
+def unchecked():
+    """rlax with its assertions off: they refuse integers, which its arithmetic promotes."""
+    chex = pytest.importorskip("chex")
+    chex.disable_asserts()
+    try:
+        yield
+    finally:
+        chex.enable_asserts()
+
+
+def numbers(name, value):
+    """Is it an argument whose dtype takes part in the arithmetic?"""
+    return name not in ("n", "sample_mask") and not name.startswith("a_t") and value is not None
+
+
+def in_dtype(value, dtype):
+    return jnp.full(value.shape, 0.5) if dtype == "weak" else jnp.asarray(value).astype(dtype)
+
+
+def mixtures(kwargs, dtypes):
+    """All sequences in one dtype but one argument, which has another, is weakly typed or, a scalar, an array."""
+    for base in dtypes:
+        sequences = {k: in_dtype(v, base) for k, v in kwargs.items() if numbers(k, v) and np.ndim(v)}
+        for name in (k for k, v in kwargs.items() if numbers(k, v)):
+            for other in (*dtypes, "int32", "bool", "weak"):
+                if other != "weak" or np.ndim(kwargs[name]) == 1:
+                    yield {**kwargs, **sequences, name: in_dtype(kwargs[name], other)}
+
+
+def result_dtypes(function, kwargs):
+    results = jax.eval_shape(lambda: function(**kwargs))
+    return [(x.dtype, x.weak_type) for x in jax.tree.leaves(results)]
+
+
+@pytest.mark.parametrize("dtypes", [("bfloat16", "float16", "float32"), ("float32", "float64")], ids="-".join)
+@pytest.mark.parametrize("name", RLAX)
+def test_dtypes_are_rlaxs(name, dtypes, rlax, rng):
+    """For each argument in each dtype; where rlax's scan refuses a mixture, those that promoted arguments have."""
+    theirs, ours = getattr(rlax, name), getattr(compat.rlax, name)
+    with jax.enable_x64("float64" in dtypes), unchecked():
+        for kwargs in mixtures(arguments(name, rng, per_step=False), dtypes):
+            try:
+                want = result_dtypes(theirs, kwargs)
+            except TypeError:
+                promoted = jnp.result_type(*(v for k, v in kwargs.items() if numbers(k, v)))
+                arrays = {k: v.astype(promoted) for k, v in kwargs.items() if numbers(k, v) and np.ndim(v)}
+                want = result_dtypes(theirs, {**kwargs, **arrays})
+            with jax.numpy_dtype_promotion("strict"):
+                got = result_dtypes(ours, kwargs)
+            assert got == want, {k: getattr(v, "dtype", type(v)) for k, v in kwargs.items()}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rewards"),
+    [("float32", "int32"), ("float32", "bfloat16"), ("bfloat16", "bfloat16"), ("bfloat16", "int32"),
+     ("float16", "float16"), ("float64", "float32")],
+)  # fmt: skip
+@pytest.mark.parametrize("name", RLAX)
+def test_mixed_dtypes_give_rlaxs_numbers_rounded_once(name, dtype, rewards, rlax, rng):
+    """Against rlax in float64, so that nothing but the result is rounded to 16 bits, nor lambda to integers."""
+    kwargs = arguments(name, rng, per_step=False)
+    with jax.enable_x64(dtype == "float64"):
+        arrays = {k: in_dtype(v, dtype) for k, v in kwargs.items() if numbers(k, v) and np.ndim(v)}
+        kwargs = {k: np.asarray(v) if np.ndim(v) else v for k, v in {**kwargs, **arrays}.items()}
+        kwargs["r_t"] = np.asarray(in_dtype(3 * kwargs["r_t"], rewards))
+        got = jax.tree.leaves(getattr(compat.rlax, name)(**kwargs))
+    with jax.enable_x64(True):
+        exact = {k: v.astype("float64") if k in {*arrays, "r_t"} else v for k, v in kwargs.items()}
+        want = jax.tree.leaves(getattr(rlax, name)(**exact))
+    for g, w in zip(got, want, strict=True):
+        error = np.abs(np.asarray(g, "float64") - w)
+        rounded, carried = (float(jnp.finfo(d).eps) for d in (g.dtype, jnp.promote_types(dtype, "float32")))
+        assert np.all(error <= rounded / 2 * np.abs(w) + 16 * carried * np.abs(w).max())
+
+
 PATCH = """
 import rlax._src.multistep, rlax._src.value_learning, rlax._src.vtrace
 from rltriton_jax.compat import rlax as ours
@@ -214,6 +317,27 @@ def test_the_signature_is_braxs(brax_losses):
 def test_results_are_braxs_both_flags_at_once_included(options, brax_losses, rng):
     args = brax_arguments(rng)
     assert_same(compat.brax.compute_gae(*args, **options), brax_losses.compute_gae(*args, **options))
+
+
+@pytest.mark.parametrize("flags", ["float32", "int32", "bool"])
+@pytest.mark.parametrize(
+    ("rewards", "values"),
+    [("float32", "float32"), ("int32", "float32"), ("float32", "bfloat16"), ("bfloat16", "bfloat16"),
+     ("float16", "float16"), ("int32", "bfloat16")],
+)  # fmt: skip
+def test_dtypes_are_braxs_and_flags_have_no_say(rewards, values, flags, brax_losses, rng):
+    """Brax's scan takes no mixtures, nor flags of a wider dtype: what it has for promoted data."""
+    truncation, termination, r, v, last = brax_arguments(rng)
+    dtypes = (flags, flags, rewards, values, values)
+    args = [jnp.asarray(x).astype(d) for x, d in zip((truncation, termination, 3 * r, v, last), dtypes)]
+    with jax.numpy_dtype_promotion("standard"):
+        dtype = jnp.result_type(*args[2:])
+        assert brax_losses.compute_gae(*(x.astype(dtype) for x in args))[0].dtype == dtype
+        exact = brax_losses.compute_gae(*(x.astype("float32") for x in args), 0.9, 0.97)
+    for got, want in zip(compat.brax.compute_gae(*args, 0.9, 0.97), exact, strict=True):
+        assert got.dtype == dtype
+        error = np.abs(np.asarray(got, "float32") - want)
+        assert np.all(error <= float(jnp.finfo(dtype).eps) / 2 * np.abs(want) + 2e-6 * np.abs(want).max())
 
 
 def test_braxs_targets_are_stopped(rng):

@@ -1,6 +1,9 @@
 """The doctor: what it reports, and what it finds."""
 
 import json
+import os
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -69,3 +72,10 @@ def test_a_gpu_that_jax_does_not_use_is_a_problem(monkeypatch):
     monkeypatch.setattr(doctor.Path, "exists", lambda self: str(self) == "/dev/nvidia0")
     (found,) = doctor._problems({"jax": "0.11.2"})
     assert "does not use" in found and launch.INSTALL in found
+
+
+def test_a_jax_that_does_not_start_is_one_line():
+    command = [sys.executable, "-m", "rltriton_jax", "doctor"]
+    done = subprocess.run(command, env={**os.environ, "JAX_PLATFORMS": "nothing"}, capture_output=True, text=True)
+    said = [line for line in done.stderr.splitlines() if "doctor" in line]
+    assert done.returncode == 2 and "JAX_PLATFORMS='nothing'" in said[0] and "Traceback" not in done.stderr

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -15,7 +16,15 @@ import pytest
 from cases import primitives
 
 import rltriton_jax as rtj
+from rltriton_jax import doctor
+from rltriton_jax.scan import lowering
 from rltriton_jax.scan.primitive import affine_scan_p
+from rltriton_jax.scan.triton import launch
+from rltriton_jax.versions import numbers, versions
+
+needs_kernel = pytest.mark.skipif(
+    launch.why_unavailable() is not None, reason=f"the kernel's packages: {launch.why_unavailable()}"
+)
 
 X = np.ones((4, 3), np.float32)
 
@@ -161,6 +170,125 @@ def test_private_jax_is_in_one_module():
     )
     found = {f.relative_to(package).as_posix() for f in package.rglob("*.py") if private.search(f.read_text())}
     assert found == {"scan/jax_internals.py"}
+
+
+@pytest.fixture
+def looked_up_again(monkeypatch):
+    """Whether the kernel can run, as if nobody had asked."""
+    monkeypatch.setattr(launch, "why_unavailable", launch.why_unavailable.__wrapped__)
+    lowering.warn_once.cache_clear()
+
+
+def of_triton():
+    return [name for name in sys.modules if name.split(".")[0] == "triton"]
+
+
+@pytest.fixture
+def install(monkeypatch, tmp_path, looked_up_again):
+    """Puts a package `triton` of this source, or a folder without one, in the place of the one that is installed."""
+    for name in of_triton():
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *(p for p in sys.path if "site-packages" not in p)])
+
+    def install(source):
+        (tmp_path / "triton").mkdir()
+        if source is not None:
+            (tmp_path / "triton" / "__init__.py").write_text(source)
+
+    yield install
+    for name in of_triton():
+        del sys.modules[name]
+
+
+UNUSABLE = {
+    "a folder alone": (None, "import triton.language failed"),
+    "no language": ("__version__ = '3.6.0'", "import triton.language failed"),
+    "its library is missing": (
+        "raise OSError('libtriton.so: cannot open')",
+        r"import triton failed \(OSError: libtriton",
+    ),
+    "it raises something else": ("raise RuntimeError('no driver')", r"import triton failed \(RuntimeError: no driver"),
+}
+
+
+def check_unusable(reason):
+    """The doctor says it; None warns of it once; a forced implementation is an error that says it."""
+    assert any(re.search(reason, note) for note in doctor._notes())
+    lowered = lambda name, platform, function=lambda f: f: (
+        jax.jit(function(lambda x: rtj.discounted_returns(x, gamma=0.9, implementation=name).sum()))
+        .trace(X)
+        .lower(lowering_platforms=(platform,))
+    )
+    with pytest.warns(UserWarning, match=reason) as warned, warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert "triton" not in lowered(None, "cuda", jax.grad).as_text()
+    assert len(warned) == 1
+    for name, platform in (("triton", "cuda"), ("interpret", "cpu")):
+        with pytest.raises(ValueError, match=f"implementation='{name}' cannot run: {reason}"):
+            lowered(name, platform)
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="the doctor's notes are of a machine without a GPU")
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_triton_that_is_only_half_there_is_named_with_the_reason(name, install):
+    source, reason = UNUSABLE[name]
+    install(source)
+    check_unusable(reason)
+
+
+@needs_kernel
+def test_a_triton_that_interprets_everything_is_named(looked_up_again, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    check_unusable("TRITON_INTERPRET is set, .*unset it")
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        ("3.7rc1", None),
+        ("3.9.0+git123", None),
+        ("3.5.1", "triton 3.5.1 is older than the 3.[67] that"),
+        ("main", "triton says 'main' is its version, which is none"),
+        ("", "triton says '' is its version, which is none"),
+    ],
+)
+def test_a_version_of_triton_is_read_or_named(version, reason, monkeypatch):
+    import triton
+
+    monkeypatch.setattr(triton, "__version__", version)
+    found = launch.why_unavailable.__wrapped__()
+    assert found is None if reason is None else re.match(reason, found)
+
+
+def test_versions_are_read_as_far_as_they_are_numbers():
+    texts = ("3.7rc1", "3.6.0+git123", "v3.7.dev1", "3.10", "git123", "")
+    assert [numbers(t) for t in texts] == [(3, 7), (3, 6), (3, 7), (3, 10), (), ()]
+
+
+def test_what_an_installation_left_behind_has_no_version(monkeypatch, tmp_path):
+    (tmp_path / "triton-3.6.0.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert versions("triton", "no-such-package") == {}
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", ["int4", "uint2", "float8_e5m2", "float8_e4m3b11fnuz"])
+def test_what_the_kernels_compiler_does_not_know_is_cast_before_it(dtype):
+    flags = jax.ShapeDtypeStruct(X.shape, dtype)
+    function = jax.jit(lambda x, flags, gamma: rtj.discounted_returns(x, flags, gamma=gamma))
+    with rtj.lowering_for("sm_90"):
+        text = function.trace(X, flags, jax.ShapeDtypeStruct((), dtype)).lower(lowering_platforms=("cuda",)).as_text()
+    assert "triton_kernel_call" in text
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int32", "float32", "bfloat16", "float16"])
+def test_other_flags_reach_the_kernel_as_they_lie(dtype):
+    flags = jax.ShapeDtypeStruct(X.shape, dtype)
+    with rtj.lowering_for("sm_90"):
+        text = jax.jit(rtj.discounted_returns).trace(X, flags).lower(lowering_platforms=("cuda",)).as_text()
+    assert "triton_kernel_call" in text and "4x3" not in "".join(re.findall("stablehlo.convert.*", text))
 
 
 def test_importing_needs_neither_triton_nor_jax_triton_and_brings_no_other_package():

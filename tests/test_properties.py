@@ -2,7 +2,8 @@
 
 import jax
 import numpy as np
-from cases import CASES, LAYOUTS, arguments, check, laid_out, outputs
+import pytest
+from cases import CASES, FLAGS, LAYOUTS, arguments, check, laid_out, outputs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,17 @@ RELAXED = settings(deadline=None, max_examples=40, suppress_health_check=[Health
 )  # fmt: skip
 def test_any_window_matches_the_reference(case, steps, rows, layout, seed):
     check(case, arguments(case, np.random.default_rng(seed), steps, (rows, 2)), layout, "float32", "scan")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("steps", [1, 2, 9, 33])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_ten_thousand_windows_match_the_reference(case, steps):
+    """Sixteen of them a call, of all kinds of flags, in all layouts, on all implementations in turn."""
+    for seed in range(160):
+        rng = np.random.default_rng(seed)
+        kwargs = arguments(case, rng, steps, (4, 4), flags_kind=FLAGS[seed % len(FLAGS)])
+        check(case, kwargs, LAYOUTS[seed % 3], "float32", ("chunked_scan", "associative_scan", "scan")[seed // 3 % 3])
 
 
 @RELAXED

@@ -1,8 +1,9 @@
 """Training, as a person runs it."""
 
+import argparse
 import importlib.util
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -16,24 +17,100 @@ import rltriton_jax as rtj
 from rltriton_jax.__main__ import main
 from rltriton_jax.scan.lowering import implementation_on
 from rltriton_jax.train.config import Config
-from rltriton_jax.train.estimates import ESTIMATES, Steps
+from rltriton_jax.train.estimates import ESTIMATES, Steps, implementation_of
+from rltriton_jax.train.options import add_settings, config_from
+from rltriton_jax.train.training import Training
 
 
 @pytest.fixture(autouse=True)
 def as_users_have_it():
-    """Gymnax promotes implicitly."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
+    """Gymnax promotes implicitly; the process has it so, as a run has threads."""
+    users = {"jax_numpy_dtype_promotion": "standard", "jax_numpy_rank_promotion": "allow"}
+    ours = {name: getattr(jax.config, name) for name in users}
+    for settings in (users, ours):
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        if settings is users:
+            yield
 
 
 @pytest.mark.parametrize("estimator", ["gae", "lambda_returns", "vtrace"])
 def test_a_short_run_writes_its_results(estimator, tmp_path, capsys):
     assert main(["train", "--steps", "4096", "--estimator", estimator, "--out", str(tmp_path)]) == 0
-    result = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    said = capsys.readouterr()
+    (line,) = said.out.splitlines()
+    result = json.loads(line)
     assert result["steps"] == 4096 and result["eval_episodes"] >= 64 and result["eval_mean_return"] > 5
-    assert result["implementation"] == implementation_on(jax.default_backend())
-    assert (tmp_path / f"CartPole-v1-{estimator}-seed0.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads((tmp_path / f"CartPole-v1-{estimator}-seed0.json").read_text()) == result
+    assert result["implementation"] == implementation_on(jax.default_backend()) and not result["interrupted"]
+    files = [tmp_path / f"CartPole-v1-{estimator}-seed0.{kind}" for kind in ("json", "png")]
+    assert sorted(tmp_path.iterdir()) == files
+    assert json.loads(files[0].read_text()) == result and files[1].read_bytes().startswith(b"\x89PNG")
+    assert said.err.splitlines()[-1] == f"results are in {files[0]} and {files[1]}"
+
+
+def test_updates_one_by_one_are_the_training_as_one_program():
+    from rltriton_jax.train import environments, ppo
+
+    config = Config(num_envs=4, num_steps=32, steps=384, minibatches=2, epochs=2)
+    environment = environments.make("CartPole-v1")
+    init, update = ppo.make_learner(config, environment)
+    carry, update = jax.jit(init)(jax.random.key(0)), jax.jit(update)
+    history = []
+    for _ in range(3):
+        carry, mean_return = update(carry)
+        history.append(mean_return)
+    params, together = jax.jit(ppo.make_train(config, environment))(jax.random.key(0))
+    np.testing.assert_array_equal(together, history)
+    for got, want in zip(jax.tree.leaves(carry.train.params), jax.tree.leaves(params), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Runs that are interrupted before their first update."""
+    from rltriton_jax.train import ppo
+
+    def make_learner(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ppo, "make_learner", make_learner)
+
+
+def test_an_interrupted_run_says_so(interrupted, tmp_path, capsys):
+    assert main(["train", "--out", str(tmp_path)]) == 130
+    said = capsys.readouterr()
+    result = json.loads(said.out)
+    assert (result["interrupted"], result["steps"], result["eval_mean_return"]) == (True, 0, None)
+    assert "interrupted after 0 of 499712 steps" in said.err
+    assert json.loads((tmp_path / "CartPole-v1-gae-seed0.json").read_text()) == result
+
+
+def test_a_run_that_has_come_to_nothing_leaves_earlier_results(interrupted, tmp_path, capsys):
+    earlier = tmp_path / "CartPole-v1-gae-seed0.json"
+    earlier.write_text("earlier")
+    assert main(["train", "--out", str(tmp_path)]) == 130
+    assert earlier.read_text() == "earlier" and [earlier] == list(tmp_path.iterdir())
+    assert capsys.readouterr().err.splitlines()[-1] == "the results of an earlier run stay as they are"
+
+
+@pytest.mark.parametrize("estimator", ESTIMATES)
+def test_what_ran_is_named(estimator):
+    assert implementation_of(Config(estimator=estimator), "cpu") in ("chunked_scan", "hand_written", "rlax", "brax")
+
+
+def test_every_setting_is_an_option():
+    parser = argparse.ArgumentParser()
+    add_settings(parser)
+    given = Config(
+        env="Acrobot-v1", steps=999, num_envs=2, num_steps=6, seed=7, estimator="vtrace", implementation="scan",
+        gamma=0.5, lambda_=0.25, learning_rate=0.1, epochs=2, minibatches=3, clip=0.3, entropy=0.0, value_weight=1.0,
+        max_grad_norm=9.0, eval_episodes=5,
+    )  # fmt: skip
+    names = [f.name for f in fields(Config)]
+    assert all(getattr(given, name) != getattr(Config(), name) for name in names)
+    words = [w for n in names for w in ("--" + n.strip("_").replace("_", "-"), str(getattr(given, n)))]
+    assert config_from(parser.parse_args(words)) == given
+    assert config_from(parser.parse_args([])) == Config()
 
 
 PAIRS = [("hand_written", "hand_written_drop_in"), ("rlax", "rlax_drop_in"), ("brax", "brax_drop_in")]
@@ -102,29 +179,54 @@ def test_braxs_final_observation_survives_its_reset():
     np.testing.assert_allclose(speeds, [[0.02, 0, 0.02, 0], [0.02, 0.04, 0.02, 0.04]], atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--env", "Cartpole"], "--env Cartpole is not known"),
-        (["--steps", "0"], "--steps is 0"),
-        (["--steps", "10"], "less than one rollout"),
-        (["--num-envs", "-1"], "--num-envs is -1"),
-        (["--num-envs", "3", "--num-steps", "5"], "multiple of the 8 minibatches"),
-        (["--seed", "-1"], "--seed is -1"),
-        (["--out", "/proc/nowhere"], "--out /proc/nowhere cannot be written"),
-        (["--implementation", "triton"], "needs a CUDA or ROCm device"),
-    ],
-)
+WRONG = [
+    (["--env", "Cartpole"], "--env Cartpole is not known"),
+    (["--steps", "0"], "--steps is 0"),
+    (["--steps", "10"], "less than one rollout"),
+    (["--steps", "1e6"], "invalid int value: '1e6'"),
+    (["--steps", "99999999999999999999"], "it must be at most 137438953471"),
+    (["--num-envs", "-1"], "--num-envs is -1"),
+    (["--num-envs", "3", "--num-steps", "5"], "multiple of the 8 minibatches"),
+    (["--num-envs", "65536", "--num-steps", "65536", "--steps", "99999999999"], "a rollout has at most 2147483647"),
+    (["--seed", "-1"], "--seed is -1"),
+    (["--seed", "4294967296"], "at most 4294967295"),
+    (["--gamma", "1.5"], "--gamma is 1.5; it must be at least 0 and at most 1"),
+    (["--gamma", "nan"], "--gamma is nan"),
+    (["--lambda", "-0.1"], "--lambda is -0.1"),
+    (["--learning-rate", "inf"], "--learning-rate is inf"),
+    (["--learning-rate", "1e39"], "--learning-rate is 1e+39"),
+    (["--max-grad-norm", "0"], "it must be more than 0"),
+    (["--epochs", "0"], "--epochs is 0"),
+    (["--minibatches", "0"], "--minibatches is 0"),
+    (["--eval-episodes", "0"], "--eval-episodes is 0"),
+    (["--clip", "x"], "invalid float value: 'x'"),
+    (["--estimator", "gea"], "invalid choice: 'gea'"),
+    (["--implementation", "triton"], "--implementation triton needs a CUDA or ROCm device"),
+    (["--implementation", "scan", "--estimator", "rlax"], "says nothing to --estimator rlax"),
+    (["--step", "4096"], "unrecognized arguments: --step"),
+    (["--out", "/proc/nowhere"], "--out /proc/nowhere cannot be written"),
+    (["--out", "FOLDER/file"], "file cannot be written"),
+    (["--out", "FOLDER/taken"], "CartPole-v1-gae-seed0.json cannot be written: it is a folder"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
 def test_what_a_person_gets_wrong_is_one_line_and_a_failure(options, message, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    (tmp_path / "taken" / "CartPole-v1-gae-seed0.json").mkdir(parents=True)
     if "--out" not in options:
-        options = [*options, "--out", str(tmp_path)]
-    assert message in failure(options, capsys)
+        options = [*options, "--out", str(tmp_path / "new")]
+    assert message in failure([o.replace("FOLDER", str(tmp_path)) for o in options], capsys)
+    assert not (tmp_path / "new").exists()
 
 
 def failure(options, capsys):
-    """The one line that a failed run says."""
-    assert main(["train", *options]) != 0
-    (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rltriton_jax train:")]
+    """The one line that a run says which fails before any work."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "run", lambda self: pytest.fail("it began"))
+        assert main(["train", *options]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith("rltriton_jax train: ")
     return error
 
 
@@ -148,7 +250,7 @@ def test_time_limits_bootstrap_from_the_true_final_observation(monkeypatch):
 
     monkeypatch.setattr(rtj, "gae", spy)
     config = Config(num_envs=4, num_steps=8, steps=32, minibatches=1, epochs=1)
-    jaxpr = jax.make_jaxpr(ppo.make_train(config, environment, lambda *_: None))(jax.random.key(0))
+    jaxpr = jax.make_jaxpr(ppo.make_train(config, environment))(jax.random.key(0))
     assert {"terminated", "truncated", "bootstrap_value", "final_values"} <= seen.keys() and jaxpr
     keys = jax.random.split(jax.random.key(1), 4)
     reset, state = environment.reset(keys)

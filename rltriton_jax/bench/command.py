@@ -2,7 +2,11 @@
 
 import argparse
 import datetime
+import functools
+import io
+import itertools
 import json
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,8 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rltriton_jax._interrupt import INTERRUPTED
 from rltriton_jax.bench import cases, cpu, timing
 from rltriton_jax.bench.cases import BenchCase
+from rltriton_jax.commands import aside, backend, check_files, progress, say, say_where, write, write_text
 from rltriton_jax.errors import CommandError
 from rltriton_jax.scan.implementation import IMPLEMENTATIONS
 from rltriton_jax.versions import versions
@@ -23,41 +29,77 @@ LAYOUTS = ("time_major", "batch_major")
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="two shapes, and no hand-written baselines")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every row to FILE, as it is measured")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG: ratio to the yardstick by shape")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot: ratio to the yardstick by shape")
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
+    platform = backend()
+    check_files(options.json, options.plot)
+    _check_plot(options)
+    report: dict[str, Any] = {"environment": environment(), "interrupted": False, "rows": []}
+    work = list(_work(report, platform, options.quick))
+    done = 0
     try:
-        from tqdm import tqdm
+        with progress("timing", total=len(work), unit="case") as bar:
+            for name, kept, one in work:
+                bar.set_postfix_str(name)
+                kept += aside(one)
+                done += 1
+                bar.update()
+                _keep(report, options.json)
+    except KeyboardInterrupt:
+        report["interrupted"] = True
+    if report.get("against_hand_written"):
+        print(cpu.table(report["against_hand_written"]))
+    if report["rows"]:
+        print(table(report["rows"]))
+    if report["interrupted"]:
+        say(f"interrupted after {done} of {len(work)} cases")
+    if done:
+        _keep(report, options.json)
+        if options.plot is not None:
+            write(options.plot, lambda file: plot(report, file, options.plot.suffix[1:].lower()))
+        say_where(options.json, options.plot)
+    return INTERRUPTED if report["interrupted"] else 0
+
+
+def _work(report: dict[str, Any], platform: str, quick: bool) -> Iterator[tuple[str, list, Callable[[], list]]]:
+    """What is measured: its name, the list that keeps it, and what measures it."""
+    on_gpu = platform == "gpu"
+    if platform == "cpu":
+        report["against_hand_written"] = []
+        for steps, rows in cpu.SHAPES:
+            name = f"gae {rows} x {steps} against a loop"
+            yield name, report["against_hand_written"], functools.partial(cpu.measure, steps, rows)
+    shapes = cases.CPU_SHAPES if not on_gpu else cases.QUICK_SHAPES if quick else cases.SHAPES
+    for (rows, steps), layout, case in itertools.product(shapes, LAYOUTS, cases.CASES):
+        name = f"{case.name} {rows} x {steps} {layout}"
+        one = functools.partial(measure, case, rows, steps, layout, on_gpu, baselines=not quick)
+        yield name, report["rows"], one
+
+
+def _keep(report: dict[str, Any], path: Path | None) -> None:
+    if path is not None:
+        write_text(path, json.dumps(report, indent=1) + "\n")
+
+
+def _check_plot(options: argparse.Namespace) -> None:
+    """An error unless matplotlib draws in that format, with all that the format needs."""
+    if options.plot is None:
+        return
+    if options.json is not None and options.plot.resolve() == options.json.resolve():
+        raise CommandError(f"--json and --plot are one file, {options.plot}")
+    kind = options.plot.suffix[1:].lower()
+    try:
+        from matplotlib.figure import Figure
+
+        figure = Figure()
+        figure.suptitle("some formats need a program that sets text")
+        figure.savefig(io.BytesIO(), format=kind or "none")
     except ImportError as error:
         raise CommandError(f"{error}; install what it needs with: pip install 'rltriton-jax[examples]'") from error
-    check_folders(options.json, options.plot)
-    on_gpu = jax.default_backend() == "gpu"
-    shapes = cases.CPU_SHAPES if not on_gpu else cases.QUICK_SHAPES if options.quick else cases.SHAPES
-    work = [(c, *s, layout) for s in shapes for layout in LAYOUTS for c in cases.CASES]
-    rows: list[dict[str, Any]] = []
-    report: dict[str, Any] = {"environment": environment(), "rows": rows}
-    if jax.default_backend() == "cpu":
-        report["against_hand_written"] = cpu.rows()
-        print(cpu.table(report["against_hand_written"]))
-    with tqdm(work, unit="case") as bar:
-        try:
-            for case, batch, steps, layout in bar:
-                bar.set_postfix_str(f"{case.name} {batch} x {steps} {layout}")
-                rows += measure(case, batch, steps, layout, on_gpu, baselines=not options.quick)
-                if options.json is not None:
-                    options.json.write_text(json.dumps(report, indent=1) + "\n")
-        except KeyboardInterrupt:
-            bar.write(f"stopped after {len(rows)} rows, which are reported")
-    print(table(rows))
-    if options.plot is not None:
-        plot(report, options.plot)
-
-
-def check_folders(*paths: Path | None) -> None:
-    for path in paths:
-        if path is not None and not path.resolve().parent.is_dir():
-            raise CommandError(f"{path} cannot be written: its folder does not exist")
+    except Exception as error:  # formats differ in what they raise
+        raise CommandError(f"--plot {options.plot} cannot be drawn: {' '.join(str(error).split())}") from error
 
 
 def environment() -> dict[str, str]:
@@ -127,7 +169,7 @@ def table(rows) -> str:
     return "\n".join(lines)
 
 
-def plot(report, path: Path) -> None:
+def plot(report, file, kind: str = "png") -> None:
     """A panel for each layout: how many times the yardstick each estimator takes at each shape."""
     import matplotlib
 
@@ -161,5 +203,5 @@ def plot(report, path: Path) -> None:
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
     where = report["environment"]
     figure.suptitle(f"{best} on {where['device']}, float32, {where['date']}")
-    figure.savefig(path, dpi=150)
+    figure.savefig(file, format=kind, dpi=150)
     plt.close(figure)

@@ -19,8 +19,8 @@ SECONDS, PAIRS, COMPILATIONS = 1.0, 15, 5
 """For how long a pair of functions is timed, at least how often, and how often both are compiled."""
 
 
-def rows() -> list[dict[str, Any]]:
-    """For each shape the medians of interleaved pairs, in microseconds, and compile times, in milliseconds."""
+def measure(steps: int, rows: int) -> list[dict[str, Any]]:
+    """One row: the medians of interleaved pairs, in microseconds, and compile times, in milliseconds."""
     ours, hand = cases.CASES[0].function(True), cases.plain_scan(1)
     return [
         {
@@ -30,7 +30,6 @@ def rows() -> list[dict[str, Any]]:
             "forward": _compare(ours, hand, steps, rows),
             "gradient": _compare(_gradient(ours), _gradient(hand), steps, rows),
         }
-        for steps, rows in SHAPES
     ]
 
 

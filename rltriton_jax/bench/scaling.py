@@ -13,7 +13,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import rltriton_jax as rtj
-from rltriton_jax.bench.command import check_folders
+from rltriton_jax._interrupt import INTERRUPTED
+from rltriton_jax.commands import aside, check_files, say, say_where, write_text
 from rltriton_jax.errors import CommandError
 
 DEVICES = (8, 16, 32, 64, 128, 256, 512)
@@ -80,25 +81,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every row to FILE")
 
 
-def run(options: argparse.Namespace) -> None:
-    if min(options.devices) < 2:
-        raise CommandError(f"--devices is {options.devices}; each number must be 2 or more")
-    check_folders(options.json)
+def run(options: argparse.Namespace) -> int:
+    if wrong := [n for n in options.devices if n < 2 or ROWS % n]:
+        raise CommandError(f"--devices is {wrong[0]}; each number must be 2 or more and divide {ROWS}")
+    check_files(options.json)
     try:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", max(options.devices))
     except RuntimeError as error:
         raise CommandError(f"{error}; start it in a process of its own") from error
-    rows = []
+    report = {"estimator": "gae", "jax": jax.__version__, "interrupted": False, "rows": []}
     print(f"GAE, {ROWS} environments x {STEPS} steps: bytes that a device receives (and collectives)\n")
     print(line(["devices", "batch, forward", "batch, backward", "time, forward", "time, backward", "time, gathered"]))
     print(line(["---"] * 6))
-    for devices in options.devices:
-        cells = [measure(split, devices, backward) for split, backward in COLUMNS]
-        rows += cells
-        print(line([str(devices), *(f"{c['bytes']:,} ({c['collectives']})" for c in cells)]), flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps({"estimator": "gae", "jax": jax.__version__, "rows": rows}, indent=1) + "\n")
+    try:
+        for devices in options.devices:
+            cells = [aside(measure, split, devices, backward) for split, backward in COLUMNS]
+            report["rows"] += cells
+            print(line([str(devices), *(f"{c['bytes']:,} ({c['collectives']})" for c in cells)]), flush=True)
+    except KeyboardInterrupt:
+        report["interrupted"] = True
+        say("interrupted; the devices above are reported")
+    if options.json is not None and report["rows"]:
+        write_text(options.json, json.dumps(report, indent=1) + "\n")
+        say_where(options.json)
+    return INTERRUPTED if report["interrupted"] else 0
 
 
 COLUMNS = (("batch", False), ("batch", True), ("time", False), ("time", True), ("gathered", False))

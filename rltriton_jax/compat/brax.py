@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rltriton_jax.estimators.algebra import unless_done
+from rltriton_jax.estimators.arguments import of_arrays
 from rltriton_jax.estimators.window import Window
 from rltriton_jax.scan.recurrence import Read
 
@@ -35,6 +36,7 @@ def outputs(s, x, entering):
     return x + s.value, _delta(s) + s.discount * unless_done(entering, s)
 
 
+@of_arrays("truncation", "termination")
 def compute_gae(
     truncation: jax.Array,
     termination: jax.Array,

@@ -3,6 +3,10 @@
 Index t of an argument that ends in `_tm1` is step t; of one that ends in `_t` it is what step t led to. `discount_t` is
 gamma, and 0 where step t terminated.
 
+Results have the dtype that rlax's arithmetic gives them: all arguments promoted by JAX's rules, so that Python scalars
+have no say, integers and booleans take the floats' dtype, and arrays of hyperparameters do count. In between everything
+is float32 (float64 where that is the result), and is rounded once, at the end.
+
 `lambda_returns`, `discounted_returns`, `n_step_bootstrapped_returns`, `importance_corrected_td_errors`,
 `truncated_generalized_advantage_estimation`, `vtrace`, `leaky_vtrace`, `vtrace_td_error_and_advantage`,
 `leaky_vtrace_td_error_and_advantage`, `general_off_policy_returns_from_q_and_v`,
@@ -13,7 +17,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from rltriton_jax.estimators.arguments import index, of_arrays
 from rltriton_jax.estimators.linear_recurrence import linear_recurrence
 from rltriton_jax.estimators.window import Window
 from rltriton_jax.scan.recurrence import START, Read
@@ -37,12 +43,67 @@ def _check(**sequences: Any) -> None:
             raise ValueError(f"{name} has shape {other}, but {first} has shape {shape}; give them one length.")
 
 
+def _check_values(values: Any, r_t: Any) -> None:
+    if jnp.shape(values) != (r_t.shape[0] + 1,):
+        raise ValueError(
+            f"values has shape {jnp.shape(values)}, but r_t has shape {r_t.shape}; give values one step more, "
+            f"{(r_t.shape[0] + 1,)}."
+        )
+
+
+def _check_hyperparameters(r_t: Any, **hyperparameters: Any) -> None:
+    """Each is a scalar, or one number a step."""
+    for name, x in hyperparameters.items():
+        if jnp.shape(x) not in ((), (1,), r_t.shape):
+            raise ValueError(
+                f"{name} has shape {jnp.shape(x)}, but r_t has shape {r_t.shape}; pass a scalar or that shape."
+            )
+
+
+def _check_actions(action_values: dict[str, Any], actions: dict[str, Any]) -> None:
+    """Arrays [K, A], and integers [K]."""
+    (first, shape), *_ = [(name, jnp.shape(x)) for name, x in action_values.items()]
+    for name, x in action_values.items():
+        if len(jnp.shape(x)) != 2 or jnp.shape(x) != shape:
+            raise ValueError(
+                f"{name} has shape {jnp.shape(x)}, and {first} has shape {shape}; give both the shape (K, A)."
+            )
+    for name, x in actions.items():
+        if not jnp.issubdtype(jnp.result_type(x), jnp.integer):
+            raise TypeError(f"{name} has dtype {jnp.result_type(x)}; pass the indices of actions, {name}.astype(int).")
+
+
+def _dtype(*arguments: Any) -> Any:
+    """What rlax's arithmetic on the arguments gives, also where promotion is strict."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*arguments)
+
+
+def _padding() -> np.ndarray:
+    """Of JAX's default float dtype, which has a say in the two functions of rlax that pad with it."""
+    return np.zeros(0, _dtype(float))
+
+
+def _wide(*arguments: Any) -> list[jax.Array]:
+    """The arguments in the dtype of the arithmetic: float32, or float64 if one of them is."""
+    dtype = _dtype(jnp.float32, *arguments)
+    return [jnp.asarray(x, dtype) for x in arguments]
+
+
+def _hyperparameter(window: Window, name: str, value: Any) -> Read:
+    """A hyperparameter of any sign; arrays of it have a say in the result's dtype, as in rlax."""
+    read = window.coefficient(name, value, signed=True)
+    window.data.append(window.operands[name])
+    return read
+
+
 def _stopped(stop: Any, x: jax.Array) -> jax.Array:
     return jax.lax.select(stop, jax.lax.stop_gradient(x), x)
 
 
-def _stopped_target(stop: Any, errors: jax.Array, values: jax.Array) -> jax.Array:
-    """The errors, whose targets (errors + values) are stopped."""
+def _stopped_target(stop: Any, errors: jax.Array, values: Any) -> jax.Array:
+    """The errors, whose targets (errors + values) are stopped. What is added is 0, so that nothing is rounded."""
+    values = jnp.asarray(values, errors.dtype)
     return jax.lax.select(stop, jax.lax.stop_gradient(errors + values) - values, errors)
 
 
@@ -60,6 +121,7 @@ def _lambda_coefficients(s):
     return jnp.where(s.last, 0.0, s.discount * s.lambda_), u
 
 
+@of_arrays()
 def lambda_returns(
     r_t: jax.Array, discount_t: jax.Array, v_t: jax.Array, lambda_: Any = 1.0, stop_target_gradients: bool = False
 ) -> jax.Array:
@@ -92,13 +154,14 @@ def lambda_returns(
         reward=Read("r_t"),
         next_value=window.step("v_t", v_t),
         discount=window.step("discount_t", discount_t),
-        lambda_=window.coefficient("lambda_", lambda_, signed=True),
+        lambda_=_hyperparameter(window, "lambda_", lambda_),
         last=START,
     )
     (returns,) = window.scan(reads, _lambda_coefficients, reverse=True, implementation=None)
     return _stopped(stop_target_gradients, returns)
 
 
+@of_arrays()
 def discounted_returns(
     r_t: jax.Array, discount_t: jax.Array, v_t: Any, stop_target_gradients: bool = False
 ) -> jax.Array:
@@ -125,6 +188,7 @@ def discounted_returns(
     return lambda_returns(r_t, discount_t, v_t, 1.0, stop_target_gradients)
 
 
+@of_arrays("n")
 def n_step_bootstrapped_returns(
     r_t: jax.Array,
     discount_t: jax.Array,
@@ -156,13 +220,15 @@ def n_step_bootstrapped_returns(
       Sutton & Barto 2018, Reinforcement Learning: An Introduction, section 7.1.
     """
     _check(r_t=r_t, discount_t=discount_t, v_t=v_t)
+    _check_hyperparameters(r_t, lambda_t=lambda_t)
+    n = index("n", n)
     if n < 1:
         raise ValueError(f"n is {n}; a return has 1 step or more.")
+    r_t, discount_t, v_t, lambda_t, _ = _wide(r_t, discount_t, v_t, lambda_t, _padding())
     steps = r_t.shape[0]
-    lambda_t = jnp.broadcast_to(lambda_t, (steps,)).astype(r_t.dtype)
 
     def windows(x, beyond):
-        padded = jnp.concatenate([x, jnp.broadcast_to(beyond, (n - 1,)).astype(x.dtype)])
+        padded = jnp.concatenate([jnp.broadcast_to(x, steps), jnp.broadcast_to(beyond, n - 1).astype(x.dtype)])
         return jnp.stack([padded[i : i + steps] for i in range(n)])
 
     r, discount, v, lambda_ = (
@@ -190,6 +256,7 @@ def _corrected_outputs(s, x, entering):
     return (s.rho * x,)
 
 
+@of_arrays()
 def importance_corrected_td_errors(
     r_t: jax.Array,
     discount_t: jax.Array,
@@ -220,7 +287,7 @@ def importance_corrected_td_errors(
       http://proceedings.mlr.press/v32/sutton14.html.
     """
     _check(r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1)
-    _check(r_t=r_t, **{"values[1:]": values[1:]})
+    _check_values(values, r_t)
     window = Window("r_t", r_t, 0)
     reads = _CorrectedReads(
         reward=Read("r_t"),
@@ -229,8 +296,9 @@ def importance_corrected_td_errors(
         rho=window.step("rho_tm1", rho_tm1),
         next_rho=Read("rho_tm1", 1),
         discount=window.step("discount_t", discount_t),
-        lambda_=window.coefficient("lambda_", lambda_, signed=True),
+        lambda_=_hyperparameter(window, "lambda_", lambda_),
     )
+    window.data.append(_padding())
     (errors,) = window.scan(reads, _corrected_coefficients, _corrected_outputs, reverse=True, implementation=None)
     return _stopped_target(stop_target_gradients, errors, values[:-1])
 
@@ -247,6 +315,7 @@ def _gae_coefficients(s):
     return s.discount * s.lambda_, s.reward + s.discount * s.next_value - s.value
 
 
+@of_arrays()
 def truncated_generalized_advantage_estimation(
     r_t: jax.Array, discount_t: jax.Array, lambda_: Any, values: jax.Array, stop_target_gradients: bool = False
 ) -> jax.Array:
@@ -276,14 +345,14 @@ def truncated_generalized_advantage_estimation(
     [1.5 1. ]
     """
     _check(r_t=r_t, discount_t=discount_t)
-    _check(r_t=r_t, **{"values[1:]": values[1:]})
+    _check_values(values, r_t)
     window = Window("r_t", r_t, 0)
     reads = _GAEReads(
         reward=Read("r_t"),
         value=window.step("values", values, extra_step=True),
         next_value=Read("values", 1),
         discount=window.step("discount_t", discount_t),
-        lambda_=window.coefficient("lambda_", lambda_, signed=True),
+        lambda_=_hyperparameter(window, "lambda_", lambda_),
     )
     (advantages,) = window.scan(reads, _gae_coefficients, reverse=True, implementation=None)
     return _stopped(stop_target_gradients, advantages)
@@ -319,8 +388,13 @@ def _leaky_coefficients(s):
     return _vtrace_step(s, _leaky(s.alpha, s.clip, s.rho), _leaky(s.alpha, 1.0, s.rho) * s.lambda_)
 
 
+def _left_out(mask):
+    """A mask's opposite, in which a number that is neither 0 nor 1 remains one, for the check to find."""
+    return jnp.logical_not(mask) if jnp.result_type(mask) == jnp.bool_ else 1 - mask
+
+
 def _vtrace_errors(v_tm1, v_t, r_t, discount_t, rho_tm1, alpha, lambda_, clip_rho_threshold, stop, sample_mask):
-    """V-trace, leaky where `alpha` is not None."""
+    """V-trace, leaky where `alpha` is not None, in the dtype of the arithmetic; and the dtype of the result."""
     mask = {} if sample_mask is None else {"sample_mask": sample_mask}
     _check(v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1, **mask)
     window = Window("v_tm1", v_tm1, 0)
@@ -330,25 +404,32 @@ def _vtrace_errors(v_tm1, v_t, r_t, discount_t, rho_tm1, alpha, lambda_, clip_rh
         reward=window.step("r_t", r_t),
         discount=window.step("discount_t", discount_t),
         rho=window.step("rho_tm1", rho_tm1),
-        lambda_=window.coefficient("lambda_", lambda_, signed=True),
-        clip=window.coefficient("clip_rho_threshold", clip_rho_threshold, signed=True),
-        left_out=window.flag("sample_mask", None if sample_mask is None else jnp.logical_not(sample_mask)),
-        alpha=Read() if alpha is None else window.coefficient("alpha", alpha, signed=True),
+        lambda_=_hyperparameter(window, "lambda_", lambda_),
+        clip=_hyperparameter(window, "clip_rho_threshold", clip_rho_threshold),
+        left_out=window.flag("sample_mask", None if sample_mask is None else _left_out(sample_mask)),
+        alpha=Read() if alpha is None else _hyperparameter(window, "alpha", alpha),
     )
+    dtype = window.dtype
+    window.data.append(np.zeros(0, np.float32))
     coefficients = _vtrace_coefficients if alpha is None else _leaky_coefficients
     (errors,) = window.scan(reads, coefficients, reverse=True, implementation=None)
-    return _stopped_target(stop, errors, v_tm1)
+    return _stopped_target(stop, errors, v_tm1), dtype
 
 
-def _advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_):
+def _with_advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_, dtype, pg_dtype):
     """q = r + discount * (lambda * target[t+1] + (1 - lambda) * v_tm1[t+1]), with v_t at the end."""
+    errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_ = _wide(
+        errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_
+    )
     ahead = (errors + v_tm1)[1:]
-    lambda_ = jnp.broadcast_to(lambda_, r_t.shape).astype(r_t.dtype)[:-1]
+    lambda_ = jnp.broadcast_to(lambda_, r_t.shape)[:-1]
     q_bootstrap = jnp.concatenate([lambda_ * ahead + (1 - lambda_) * v_tm1[1:], v_t[-1:]])
     q_estimate = r_t + discount_t * q_bootstrap
-    return VTraceOutput(errors, clipped_rho * (q_estimate - v_tm1), q_estimate)
+    pg_advantage = clipped_rho * (q_estimate - v_tm1)
+    return VTraceOutput(errors.astype(dtype), pg_advantage.astype(pg_dtype), q_estimate.astype(dtype))
 
 
+@of_arrays()
 def vtrace(
     v_tm1: jax.Array,
     v_t: jax.Array,
@@ -390,11 +471,13 @@ def vtrace(
     >>> print(vtrace(zeros, zeros, jnp.ones(2), jnp.ones(2), half))
     [0.75 0.5 ]
     """
-    return _vtrace_errors(
+    errors, dtype = _vtrace_errors(
         v_tm1, v_t, r_t, discount_t, rho_tm1, None, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     )
+    return errors.astype(dtype)
 
 
+@of_arrays()
 def leaky_vtrace(
     v_tm1: jax.Array,
     v_t: jax.Array,
@@ -430,11 +513,13 @@ def leaky_vtrace(
     References:
       Zahavy et al. 2020, A Self-Tuning Actor-Critic Algorithm, https://arxiv.org/abs/2002.12928.
     """
-    return _vtrace_errors(
+    errors, dtype = _vtrace_errors(
         v_tm1, v_t, r_t, discount_t, rho_tm1, alpha_, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     )
+    return errors.astype(dtype)
 
 
+@of_arrays()
 def vtrace_td_error_and_advantage(
     v_tm1: jax.Array,
     v_t: jax.Array,
@@ -474,13 +559,16 @@ def vtrace_td_error_and_advantage(
       Espeholt et al. 2018, IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
       Architectures, https://arxiv.org/abs/1802.01561.
     """
-    errors = vtrace(
-        v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
+    errors, dtype = _vtrace_errors(
+        v_tm1, v_t, r_t, discount_t, rho_tm1, None, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     )
-    clipped_rho = jnp.minimum(clip_pg_rho_threshold, rho_tm1)
-    return _advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_)
+    _check_hyperparameters(r_t, clip_pg_rho_threshold=clip_pg_rho_threshold)
+    clipped_rho = jnp.minimum(*_wide(clip_pg_rho_threshold, rho_tm1))
+    pg_dtype = _dtype(dtype, clip_pg_rho_threshold)
+    return _with_advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_, dtype, pg_dtype)
 
 
+@of_arrays()
 def leaky_vtrace_td_error_and_advantage(
     v_tm1: jax.Array,
     v_t: jax.Array,
@@ -518,11 +606,13 @@ def leaky_vtrace_td_error_and_advantage(
     References:
       Zahavy et al. 2020, A Self-Tuning Actor-Critic Algorithm, https://arxiv.org/abs/2002.12928.
     """
-    errors = leaky_vtrace(
+    errors, dtype = _vtrace_errors(
         v_tm1, v_t, r_t, discount_t, rho_tm1, alpha, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     )
-    clipped_rho = _leaky(alpha, clip_pg_rho_threshold, rho_tm1)
-    return _advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_)
+    _check_hyperparameters(r_t, clip_pg_rho_threshold=clip_pg_rho_threshold)
+    clipped_rho = _leaky(*_wide(alpha, clip_pg_rho_threshold, rho_tm1))
+    pg_dtype = _dtype(dtype, clip_pg_rho_threshold)
+    return _with_advantage(errors, clipped_rho, v_tm1, v_t, r_t, discount_t, lambda_, dtype, pg_dtype)
 
 
 class _GeneralReads(NamedTuple):
@@ -537,6 +627,7 @@ def _general_coefficients(s):
     return s.discount * s.c, s.reward + s.discount * (s.v - s.c * s.q)
 
 
+@of_arrays()
 def general_off_policy_returns_from_q_and_v(
     q_t: jax.Array,
     v_t: jax.Array,
@@ -583,6 +674,7 @@ def _of_action(x, actions):
     return jnp.take_along_axis(x, actions[:, None], axis=-1)[:, 0]
 
 
+@of_arrays()
 def general_off_policy_returns_from_action_values(
     q_t: jax.Array,
     a_t: jax.Array,
@@ -613,14 +705,17 @@ def general_off_policy_returns_from_action_values(
     References:
       Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning, https://arxiv.org/abs/1606.02647.
     """
-    if jnp.ndim(q_t) != 2 or jnp.shape(q_t) != jnp.shape(pi_t):
-        raise ValueError(f"q_t has shape {jnp.shape(q_t)} and pi_t {jnp.shape(pi_t)}; give both the shape (K, A).")
+    _check_actions({"q_t": q_t, "pi_t": pi_t}, {"a_t": a_t})
     _check(r_t=r_t, a_t=a_t, discount_t=discount_t, c_t=c_t, **{"q_t[:, 0]": q_t[:, 0]})
+    dtype = _dtype(q_t, r_t, discount_t, c_t, pi_t)
+    q_t, c_t, pi_t = _wide(q_t, c_t, pi_t)
     v_t = jnp.sum(pi_t * q_t, axis=-1)
-    q_a_t = _of_action(q_t, a_t)
-    return general_off_policy_returns_from_q_and_v(q_a_t[:-1], v_t, r_t, discount_t, c_t[:-1], stop_target_gradients)
+    q_a_t = _of_action(q_t, a_t)[:-1]
+    returns = general_off_policy_returns_from_q_and_v(q_a_t, v_t, r_t, discount_t, c_t[:-1], stop_target_gradients)
+    return returns.astype(dtype)
 
 
+@of_arrays()
 def retrace(
     q_tm1: jax.Array,
     q_t: jax.Array,
@@ -658,6 +753,12 @@ def retrace(
     References:
       Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning, https://arxiv.org/abs/1606.02647.
     """
-    c_t = jnp.minimum(1.0, _of_action(pi_t, a_t) / (mu_t + eps)) * lambda_
+    _check_actions({"q_t": q_t, "q_tm1": q_tm1, "pi_t": pi_t}, {"a_tm1": a_tm1, "a_t": a_t})
+    _check(r_t=r_t, a_tm1=a_tm1, a_t=a_t, discount_t=discount_t, mu_t=mu_t, **{"q_t[:, 0]": q_t[:, 0]})
+    _check_hyperparameters(r_t, lambda_=lambda_, eps=eps)
+    dtype = _dtype(q_tm1, q_t, r_t, discount_t, pi_t, mu_t, lambda_, eps)
+    arguments = _wide(q_tm1, q_t, r_t, discount_t, pi_t, mu_t, lambda_, eps)
+    q_tm1, q_t, r_t, discount_t, pi_t, mu_t, lambda_, added = arguments
+    c_t = jnp.minimum(1.0, _of_action(pi_t, a_t) / (mu_t + added)) * lambda_
     targets = general_off_policy_returns_from_action_values(q_t, a_t, r_t, discount_t, c_t, pi_t)
-    return _stopped(stop_target_gradients, targets) - _of_action(q_tm1, a_tm1)
+    return (_stopped(stop_target_gradients, targets) - _of_action(q_tm1, a_tm1)).astype(dtype)

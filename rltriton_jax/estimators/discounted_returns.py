@@ -85,11 +85,14 @@ def discounted_returns(
     >>> print(rtj.discounted_returns(jnp.array([1.0, 2.0]), gamma=0.5, bootstrap_value=4.0))
     [3. 4.]
     """
-    window = Window("rewards", rewards, time_axis)
+    window = Window("rewards", rewards, time_axis, edge="bootstrap_value")
     if truncated is not None and final_values is None:
+        window.flag("truncated", truncated)
         raise ValueError(
-            f"truncated (shape {jnp.shape(truncated)}) needs final_values, the value of the true final observation "
-            f"(shape {window.step_shape}, read only at truncated steps); rewards has shape {window.shape}."
+            f"truncated (shape {window.step_shape}) needs final_values, V of the true final observation (shape "
+            f"{window.step_shape}, read only at truncated steps): of that in info where the environment resets within "
+            "the step (Gymnasium's SAME_STEP mode, Gymnax, Brax), of the next step's where it resets one step later "
+            "(Gymnasium's default, NEXT_STEP)."
         )
     reads = Reads(
         reward=Read("rewards"),
@@ -100,7 +103,7 @@ def discounted_returns(
         last=START,
         gamma=window.coefficient("gamma", gamma),
     )
-    return window.scan(reads, coefficients, reverse=True, implementation=implementation)[0]
+    return window.scan(reads, coefficients, reverse=True, finite_weights=True, implementation=implementation)[0]
 
 
 @jax.tree_util.register_dataclass

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from rltriton_jax.estimators.arguments import shape
 from rltriton_jax.estimators.estimate import Estimator
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import Read
@@ -77,7 +78,7 @@ def eligibility_traces(
     >>> print(rtj.eligibility_traces(jnp.array([1.0, 2.0, 4.0]), done, gamma=1.0, lambda_=0.5))
     [1.  2.5 4. ]
     """
-    window = Window("gradients", gradients, time_axis, steps_like=done, like_name="done")
+    window = Window("gradients", gradients, time_axis, steps_like=done, like_name="done", edge="initial")
     reads = Reads(
         gradient=Read("gradients"),
         done_before=window.flag("done", done, shift=-1),
@@ -88,11 +89,13 @@ def eligibility_traces(
         for name, value in (("gamma", gamma), ("lambda_", lambda_)):
             if window.per_step(name):
                 raise ValueError(
-                    f"initial (shape {jnp.shape(initial)}) with {name} per step (shape {jnp.shape(value)}): the decay "
-                    "into step 0 is undefined. Decay it yourself and add it to gradients[0]."
+                    f"initial (shape {shape('initial', initial)}) with {name} per step (shape {shape(name, value)}): "
+                    "the decay into step 0 is undefined. Decay it yourself and add it to gradients[0]."
                 )
     initial = window.one_step("initial", initial)
-    return window.scan(reads, coefficients, reverse=False, initial=initial, implementation=implementation)[0]
+    return window.scan(
+        reads, coefficients, reverse=False, initial=initial, finite_weights=True, implementation=implementation
+    )[0]
 
 
 @jax.tree_util.register_dataclass

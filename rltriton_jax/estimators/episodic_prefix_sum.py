@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rltriton_jax.estimators.arguments import choice
 from rltriton_jax.estimators.estimate import Estimator
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import Read
@@ -68,12 +69,13 @@ def episodic_prefix_sum(
     >>> print(rtj.episodic_prefix_sum(jnp.array([1.0, 2.0, 3.0, 4.0]), flags, boundary="starts_at"))
     [1. 3. 3. 7.]
     """
-    if boundary not in ("ends_at", "starts_at"):
-        raise ValueError(f'boundary is {boundary!r}; use "ends_at" or "starts_at".')
-    window = Window("inputs", inputs, time_axis, steps_like=done, like_name="done")
+    choice("boundary", boundary, "ends_at", "starts_at")
+    window = Window("inputs", inputs, time_axis, steps_like=done, like_name="done", edge="initial")
     reads = Reads(value=Read("inputs"), cut=window.flag("done", done, shift=-1 if boundary == "ends_at" else 0))
     initial = window.one_step("initial", initial)
-    return window.scan(reads, coefficients, reverse=False, initial=initial, implementation=implementation)[0]
+    return window.scan(
+        reads, coefficients, reverse=False, initial=initial, finite_weights=True, implementation=implementation
+    )[0]
 
 
 @jax.tree_util.register_dataclass

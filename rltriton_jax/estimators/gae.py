@@ -103,7 +103,7 @@ def gae(
     >>> print(advantages)
     [6. 5. 3.]
     """
-    window = Window("rewards", rewards, time_axis)
+    window = Window("rewards", rewards, time_axis, edge="bootstrap_value")
     reads = Reads(
         reward=Read("rewards"),
         **window.successor(values, bootstrap_value, next_values, final_values, truncated, on_truncation=on_truncation),
@@ -113,7 +113,9 @@ def gae(
         gamma=window.coefficient("gamma", gamma),
         lambda_=window.coefficient("lambda_", lambda_),
     )
-    return Estimate(*window.scan(reads, coefficients, outputs, reverse=True, implementation=implementation))
+    return Estimate(
+        *window.scan(reads, coefficients, outputs, reverse=True, finite_weights=True, implementation=implementation)
+    )
 
 
 @jax.tree_util.register_dataclass

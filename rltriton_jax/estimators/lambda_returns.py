@@ -97,7 +97,7 @@ def lambda_returns(
     >>> print(rtj.lambda_returns(jnp.array([1.0, 2.0]), next_values=jnp.array([3.0, 4.0]), gamma=1.0, lambda_=0.5))
     [5.5 6. ]
     """
-    window = Window("rewards", rewards, time_axis)
+    window = Window("rewards", rewards, time_axis, edge="bootstrap_value")
     successor = window.successor(values, bootstrap_value, next_values, final_values, truncated, values_required=False)
     del successor["value"]
     reads = Reads(
@@ -109,7 +109,7 @@ def lambda_returns(
         gamma=window.coefficient("gamma", gamma),
         lambda_=window.coefficient("lambda_", lambda_),
     )
-    return window.scan(reads, coefficients, reverse=True, implementation=implementation)[0]
+    return window.scan(reads, coefficients, reverse=True, finite_weights=True, implementation=implementation)[0]
 
 
 @jax.tree_util.register_dataclass

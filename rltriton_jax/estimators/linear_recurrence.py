@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-
+from rltriton_jax.estimators.arguments import boolean, shape
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import LinearReads, Read, linear_coefficients
 
@@ -52,11 +50,10 @@ def linear_recurrence(
     >>> print(rtj.linear_recurrence(0.5, jnp.ones(3)))
     [1.   1.5  1.75]
     """
-    if not isinstance(reverse, bool | np.bool_):
-        raise TypeError(f"reverse is {reverse!r}; pass True to scan from the last step to the first, or False.")
+    boolean("reverse", reverse)
     window = Window("inputs", inputs, time_axis)
     reads = LinearReads(input=Read("inputs"), weight=window.coefficient("weights", weights, signed=True))
-    if jnp.ndim(weights):
+    if shape("weights", weights):
         window.data.append(window.operands["weights"])
     initial = window.one_step("initial", initial)
     return window.scan(

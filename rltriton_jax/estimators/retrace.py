@@ -143,10 +143,12 @@ def retrace(
         last=START,
         gamma=window.coefficient("gamma", gamma),
         lambda_=window.coefficient("lambda_", lambda_),
-        clip_c=window.coefficient("clip_c", clip_c),
-        clip_rho=window.coefficient("clip_rho", clip_rho),
+        clip_c=window.coefficient("clip_c", clip_c, clip=True, weight=True),
+        clip_rho=window.coefficient("clip_rho", clip_rho, clip=True),
     )
-    return Estimate(*window.scan(reads, coefficients, outputs, reverse=True, implementation=implementation))
+    return Estimate(
+        *window.scan(reads, coefficients, outputs, reverse=True, finite_weights=True, implementation=implementation)
+    )
 
 
 @jax.tree_util.register_dataclass

@@ -132,7 +132,7 @@ def vtrace(
     >>> print(targets)
     [0.75 0.5 ]
     """
-    window = Window("rewards", rewards, time_axis)
+    window = Window("rewards", rewards, time_axis, edge="bootstrap_value")
     one_network = next_values is None
     reads = Reads(
         reward=Read("rewards"),
@@ -145,12 +145,14 @@ def vtrace(
         last=Read(flag=True) if one_network else START,
         gamma=window.coefficient("gamma", gamma),
         lambda_=window.coefficient("lambda_", lambda_),
-        clip_rho=window.coefficient("clip_rho", clip_rho),
-        clip_c=window.coefficient("clip_c", clip_c),
-        clip_pg_rho=window.coefficient("clip_pg_rho", clip_pg_rho),
+        clip_rho=window.coefficient("clip_rho", clip_rho, clip=True),
+        clip_c=window.coefficient("clip_c", clip_c, clip=True, weight=True),
+        clip_pg_rho=window.coefficient("clip_pg_rho", clip_pg_rho, clip=True),
     )
     results = outputs if one_network else outputs_with_next_values
-    return Estimate(*window.scan(reads, coefficients, results, reverse=True, implementation=implementation))
+    return Estimate(
+        *window.scan(reads, coefficients, results, reverse=True, finite_weights=True, implementation=implementation)
+    )
 
 
 @jax.tree_util.register_dataclass

@@ -1,4 +1,4 @@
-"""What every estimator does first: check the arguments and say how the scan reads them."""
+"""What every estimator does first: check how the arguments fit together and say how the scan reads them."""
 
 import functools
 import inspect
@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from rltriton_jax.estimators import arguments
+from rltriton_jax.estimators.arguments import FLOATS, numbers, of_jax
+from rltriton_jax.scan.plain.scan import compute_dtype
 from rltriton_jax.scan.primitive import affine_scan
 from rltriton_jax.scan.recurrence import Read, Recurrence, state_alone
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 
 def visible(array) -> np.ndarray | None:
@@ -29,6 +30,12 @@ def visible(array) -> np.ndarray | None:
     return np.asarray(array)
 
 
+def _at_most_the_largest(x, dtype):
+    """x in this dtype, with its largest number in place of infinity; without an operation where x can be seen."""
+    numpy = jnp if visible(x) is None else np
+    return jnp.asarray(numpy.minimum(numpy.asarray(x, dtype), jnp.finfo(dtype).max))
+
+
 class Window:
     """The per-step arrays of one call: [T, *batch] with time on `time_axis`.
 
@@ -36,22 +43,28 @@ class Window:
     A flag or a step beyond the window that is left out (None) reads as nothing.
     """
 
-    def __init__(self, name: str, array, time_axis: int, *, steps_like=None, like_name: str = ""):
-        """`array` spans all steps. `steps_like`, if given, has the shape [T, *batch], which `array` may extend."""
+    def __init__(self, name: str, array, time_axis: int, *, steps_like=None, like_name: str = "", edge: str = ""):
+        """`array` spans all steps. `steps_like`, if given, has the shape [T, *batch], which `array` may extend.
+
+        `edge` names the argument with one entry per batch element, which is mistaken for flags if given by position.
+        """
         self.operands: dict[str, jax.Array] = {}
         self.data: list[Any] = []
+        self.finite: list[str] = []
         self.name = name
-        array = self._numbers(name, array)
-        self.shape = jnp.shape(array)
-        if steps_like is not None and jnp.shape(steps_like) != self.shape[: jnp.ndim(steps_like)]:
+        array = arguments.as_array(name, array)
+        self.shape = array.shape
+        self.step_shape = self.shape if steps_like is None else arguments.shape(like_name, steps_like)
+        self._edge = f" {edge} is keyword-only, {edge}=..., with one entry per batch element." if edge else ""
+        if steps_like is not None and self.step_shape != self.shape[: max(1, len(self.step_shape))]:
             raise ValueError(
-                f"{like_name} has shape {jnp.shape(steps_like)}, but {self.name} has shape {self.shape}; "
-                f"{like_name} holds one flag per step, so its shape must be the leading axes of {name}'s."
+                f"{like_name} has shape {self.step_shape}, but {self.name} has shape {self.shape}; {like_name} "
+                f"holds one flag per step, so its shape must be the leading axes of {name}'s.{self._edge}"
             )
-        self.step_shape = self.shape if steps_like is None else jnp.shape(steps_like)
         ndim = len(self.step_shape)
         if not ndim:
             raise ValueError(f"{self.name} has shape {self.shape}; it needs a time axis: pass an array [T, *batch].")
+        time_axis = arguments.index("time_axis", time_axis)
         if not -ndim <= time_axis < ndim:
             raise ValueError(
                 f"time_axis is {time_axis}, but {self.name} has shape {self.step_shape}; use {-ndim} to {ndim - 1}."
@@ -63,18 +76,19 @@ class Window:
         self.operands[name] = array
         self.data.append(array)
 
-    def _numbers(self, name, array):
-        if array is None:
-            like = "" if name == self.name else f", and {self.name} has shape {self.shape}"
-            raise ValueError(f"{name} is None{like}; {name} is required, so pass an array.")
-        array = jnp.asarray(array)
-        if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
-            raise TypeError(f"{name} has dtype {array.dtype}; pass one of {', '.join(FLOATS)}.")
-        return array
+    def _numbers(self, name, value):
+        if value is None:
+            raise ValueError(
+                f"{name} is None, and {self.name} has shape {self.shape}; {name} is required, so pass an array."
+            )
+        return numbers(name, value)
+
+    def _array(self, name, value):
+        return of_jax(self._numbers(name, value))
 
     def step(self, name: str, array, *, shift: int = 0, beyond: str | None = None, extra_step: bool = False) -> Read:
         """An array [T, *batch]; with `extra_step` it may hold T + 1 steps."""
-        array = self._numbers(name, array)
+        array = self._array(name, array)
         shapes = [self.step_shape]
         if extra_step:
             shapes.append((*self.step_shape[: self.axis], self.steps + 1, *self.step_shape[self.axis + 1 :]))
@@ -90,11 +104,12 @@ class Window:
         """A flag per step: bool, integer or float, holding 0 or 1. Traced ones are checked under `checkify`."""
         if array is None:
             return Read(flag=True)
-        given, array = array, self._numbers(name, array)
+        given = numbers(name, array, flag=True)
+        array = of_jax(given)
         if array.shape != self.step_shape:
             raise ValueError(
-                f"{name} has shape {array.shape}, but {self.name} has shape {self.step_shape}; "
-                f"{name} holds one flag per step, so give it that shape."
+                f"{name} has shape {array.shape}, but {self.name} has shape {self.step_shape}; {name} "
+                f"holds one flag per step, so give it that shape.{self._edge if array.shape == self.batch else ''}"
             )
         values = None if array.dtype == jnp.bool_ else visible(given)
         if values is not None and not np.all(valid := (values == 0) | (values == 1)):
@@ -109,24 +124,28 @@ class Window:
         """One entry per batch element, [*batch] and any trailing axes, or a scalar; returns its operand name."""
         if array is None:
             return None
-        array = self._numbers(name, array)
+        array = self._array(name, array)
         full = self.batch + self.shape[len(self.step_shape) :]
         if array.shape not in ((), full):
             raise ValueError(
                 f"{name} has shape {array.shape}, but {self.name} has shape {self.shape} with time on axis "
                 f"{self.axis}; give {name} the shape {full}, one entry per batch element."
             )
-        if array.shape:
-            array = jnp.expand_dims(array, self.axis)
-        self._keep(name, array.reshape(array.shape or (1,) * len(self.shape)))
+        with jax.debug_nans(False):
+            one = jnp.expand_dims(array, self.axis) if array.shape else array.reshape((1,) * len(self.shape))
+        self._keep(name, one)
         return name
 
-    def coefficient(self, name: str, value, *, shift: int = 0, signed: bool = False) -> Read:
+    def coefficient(
+        self, name: str, value, *, shift: int = 0, signed: bool = False, clip: bool = False, weight: bool = False
+    ) -> Read:
         """A hyperparameter: a scalar, an array over the batch, or one with a time axis that broadcasts per step.
 
-        It is at least 0 unless it may be `signed`.
+        It is at least 0 unless it may be `signed`, and finite unless it is a `clip` (or may be signed). A clip of a
+        `weight` that is infinite counts as the largest number, so that weights are finite.
         """
-        given, value = value, self._numbers(name, value)
+        given = self._numbers(name, value)
+        value = of_jax(given)
         ndim, shape = len(self.step_shape), value.shape
         if len(shape) == ndim:
             target = self.step_shape
@@ -139,11 +158,13 @@ class Window:
                 f"a scalar, per batch element {self.batch}, per step {per_step}, or per both {self.step_shape}."
             )
         values = None if signed else visible(given)
-        if values is not None and not np.all(valid := values >= 0):
+        if values is not None and not np.all(valid := (values >= 0) & (np.isfinite(values) | clip)):
             raise ValueError(
                 f"{name} (shape {value.shape}) holds {values[~valid].flat[0]}; it weighs the steps of {self.name} "
-                f"(shape {self.step_shape}), so pass numbers that are at least 0."
+                f"(shape {self.step_shape}), so pass {'' if clip else 'finite '}numbers that are at least 0."
             )
+        if weight:
+            self.finite.append(name)
         if value.ndim != ndim:
             shape = (*shape[: self.axis], 1, *shape[self.axis :])
         self.operands[name] = value.reshape(shape + (1,) * self.trailing)
@@ -165,19 +186,19 @@ class Window:
         They are `next_value`, V at the next step, `final_value`, V at the true final observation, and `at_final`, where
         that counts.
         """
-        if on_truncation not in ("bootstrap", "mask"):
-            raise ValueError(f'on_truncation is {on_truncation!r}; use "bootstrap" or "mask".')
+        arguments.choice("on_truncation", on_truncation, "bootstrap", "mask")
         if next_values is not None:
             for name, other in (("bootstrap_value", bootstrap_value), ("final_values", final_values)):
                 if other is not None:
                     raise ValueError(
-                        f"next_values (shape {jnp.shape(next_values)}) and {name} (shape {jnp.shape(other)}) both give "
-                        f"successor values; next_values[t] is V of the true successor at every step, so "
-                        f"leave {name} out."
+                        f"next_values (shape {arguments.shape('next_values', next_values)}) and {name} (shape "
+                        f"{arguments.shape(name, other)}) both give successor values; next_values[t] is V of the true "
+                        f"successor at every step, so leave {name} out."
                     )
         elif truncated is not None and final_values is None and on_truncation == "bootstrap":
+            self.flag("truncated", truncated)
             raise ValueError(
-                f"truncated (shape {jnp.shape(truncated)}) needs V of the true final observation. Where the "
+                f"truncated (shape {self.step_shape}) needs V of the true final observation. Where the "
                 "environment resets within the step (Gymnasium's SAME_STEP mode, Gymnax, Brax), values[t+1] belongs to "
                 f"the next episode: pass final_values (shape {self.step_shape}, read only at truncated steps). Where "
                 "it resets one step later (Gymnasium's default, NEXT_STEP), values[t+1] is that V: pass next_values "
@@ -199,7 +220,7 @@ class Window:
                     raise ValueError(
                         f"values has shape {self.operands['values'].shape}, one step more than {self.name} with shape "
                         f"{self.step_shape}: its last step is V(s_T) already, so leave {name} (shape "
-                        f"{jnp.shape(other)}) out, or pass values without its last step."
+                        f"{arguments.shape(name, other)}) out, or pass values without its last step."
                     )
         if next_values is not None:
             return {"value": value, "next_value": self.step("next_values", next_values), **self.at_final(None, None)}
@@ -218,8 +239,9 @@ class Window:
             return {"final_value": Read(), "at_final": Read(flag=True)}
         if truncated is None:
             raise ValueError(
-                f"final_values (shape {jnp.shape(final_values)}) is read only at truncated steps, but truncated is "
-                f"None; pass truncated, flags of the shape {self.step_shape} of {self.name}, or leave final_values out."
+                f"final_values (shape {arguments.shape('final_values', final_values)}) is read only at truncated "
+                f"steps, but truncated is None; pass truncated, flags of the shape {self.step_shape} of {self.name}, "
+                "or leave final_values out."
             )
         return {
             "final_value": self.step("final_values", final_values),
@@ -228,7 +250,7 @@ class Window:
 
     def expectation(self, q_name: str, q, probs_name: str, probs) -> Read:
         """sum_a probs * q over the trailing axis of both, in the scan's dtype; probabilities of 0 exclude actions."""
-        q, probs = self._numbers(q_name, q), self._numbers(probs_name, probs)
+        q, probs = self._array(q_name, q), self._array(probs_name, probs)
         for name, array in ((q_name, q), (probs_name, probs)):
             if array.shape[:-1] != self.step_shape or array.shape != q.shape:
                 raise ValueError(
@@ -269,9 +291,20 @@ class Window:
         reverse: bool,
         implementation: str | None,
         initial: str | None = None,
+        finite_weights: bool = False,
     ) -> tuple[jax.Array, ...]:
         """The outputs of the recurrence on the operands kept so far; `Recurrence` says what the arguments are."""
-        recurrence = Recurrence(tuple(self.operands), reads, coefficients, outputs, reverse=reverse, initial=initial)
+        recurrence = Recurrence(
+            tuple(self.operands),
+            reads,
+            coefficients,
+            outputs,
+            reverse=reverse,
+            initial=initial,
+            finite_weights=finite_weights,
+        )
+        for name in self.finite:
+            self.operands[name] = _at_most_the_largest(self.operands[name], compute_dtype(self.dtype))
         operands = tuple(self.operands.values())
         return affine_scan(recurrence, operands, time_axis=self.axis, dtype=self.dtype, implementation=implementation)
 
@@ -289,23 +322,23 @@ def over_leaves(main: str, options: tuple[str, ...] = ()) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def mapped(*args, **kwargs):
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            fixed = {k: v for k, v in bound.arguments.items() if k in options}
-            arguments = {k: v for k, v in bound.arguments.items() if k not in options}
-            paths, structure = jax.tree_util.tree_flatten_with_path(arguments[main])
-            _refuse_sequence(main, arguments[main])
+            bound = arguments.bind(function.__name__, signature, args, kwargs)
+            fixed = {k: arguments.static(k, v) for k, v in bound.items() if k in options}
+            arrays = {k: v for k, v in bound.items() if k not in options}
+            _refuse_sequence(main, arrays[main])
+            paths, structure = jax.tree_util.tree_flatten_with_path(arrays[main])
             if not paths:
-                raise ValueError(f"{main} is {arguments[main]!r}, which holds no array; pass an array [T, *batch].")
+                raise ValueError(f"{main} is {arrays[main]!r}, which holds no array; pass an array [T, *batch].")
             if jax.tree_util.treedef_is_leaf(structure):
-                return function(**arguments, **fixed)
-            columns = {k: _column(k, v, main, structure) for k, v in arguments.items()}
+                return function(**arrays, **fixed)
+            columns = {k: _column(k, v, main, structure) for k, v in arrays.items()}
             results = []
             for i, (path, _) in enumerate(paths):
                 try:
                     results.append(function(**{k: column[i] for k, column in columns.items()}, **fixed))
-                except (TypeError, ValueError) as error:
-                    raise type(error)(f"at {main}{jax.tree_util.keystr(path)}: {error}") from error
+                except Exception as error:
+                    _say_where(error, f"at {main}{jax.tree_util.keystr(path)}")
+                    raise
             return jax.tree.transpose(structure, None, jax.tree.unflatten(structure, results))
 
         return cast(F, mapped)
@@ -313,8 +346,18 @@ def over_leaves(main: str, options: tuple[str, ...] = ()) -> Callable[[F], F]:
     return decorate
 
 
+def _say_where(error, where):
+    """In the message where it is one of this library's; other exceptions are made of more than their text."""
+    if type(error) in (TypeError, ValueError):
+        error.args = (f"{where}: {error}",)
+    else:
+        error.add_note(where)
+
+
 def _refuse_sequence(main, value):
     """A list or tuple is T steps that are not stacked, or a pytree of agents: nobody can tell which."""
+    if isinstance(value, arguments.ITERABLES):
+        numbers(main, value)
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         first = f", the first of shape {value[0].shape}" if value and hasattr(value[0], "shape") else ""
         raise TypeError(
@@ -324,6 +367,8 @@ def _refuse_sequence(main, value):
 
 
 def _column(name, value, main, structure):
+    if isinstance(value, arguments.ITERABLES):
+        return [value] * structure.num_leaves
     treedef = jax.tree.structure(value)
     if value is None or jax.tree_util.treedef_is_leaf(treedef):
         return [value] * structure.num_leaves

@@ -12,7 +12,7 @@ _targets = jax.make_user_context(())
 
 
 def check_implementation(name: str | None) -> str | None:
-    if name is not None and name not in IMPLEMENTATIONS:
+    if name is not None and not (isinstance(name, str) and name in IMPLEMENTATIONS):
         raise ValueError(
             f"implementation is {name!r}; use None (chosen by platform) or one of {', '.join(IMPLEMENTATIONS)}."
         )

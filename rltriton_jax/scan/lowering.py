@@ -72,7 +72,7 @@ def _lower_elsewhere(ctx, *operands, implementation, platform="others", **params
 def _lower_cpu(ctx, *operands, implementation, **params):
     if implementation != "interpret":
         return _lower_elsewhere(ctx, *operands, implementation=implementation, platform="cpu", **params)
-    if (reason := launch.import_failure("triton")) is not None:
+    if (reason := launch.why_no_triton()) is not None:
         raise ValueError(f"implementation='interpret' cannot run: {reason}")
     from rltriton_jax.scan.triton.interpret import run_interpreted
 
@@ -85,6 +85,11 @@ def _lower_cpu(ctx, *operands, implementation, **params):
     if is_split_by_xla(ctx):
         scan = on_one_device(ctx, scan)
     return mlir.lower_fun(scan, multiple_results=True)(ctx, *operands, **params)
+
+
+@functools.cache
+def warn_once(text):
+    warnings.warn(text, stacklevel=3)
 
 
 def _lower_gpu(ctx, *operands, implementation, platform, **params):
@@ -103,7 +108,7 @@ def _lower_gpu(ctx, *operands, implementation, platform, **params):
         return mlir.lower_fun(scan, multiple_results=True)(ctx, *operands, **params)
     if implementation == "triton":
         raise ValueError(f"implementation='triton' cannot run: {reason}")
-    warnings.warn(f"The Triton kernel cannot run, lax.associative_scan takes its place: {reason}", stacklevel=2)
+    warn_once(f"The Triton kernel cannot run, lax.associative_scan takes its place: {reason}")
     return _lower_plain(ctx, *operands, implementation="associative_scan", **params)
 
 

@@ -38,8 +38,9 @@ from rltriton_jax.scan.jax_internals import ad, check_under_checkify, drop_unuse
 from rltriton_jax.scan.lowering import LOWERINGS
 from rltriton_jax.scan.plain import scan as plain
 from rltriton_jax.scan.plain.neighbours import edge_step, shifted
-from rltriton_jax.scan.plain.products import scaled, unbroadcast, zero_wins
-from rltriton_jax.scan.recurrence import COMPOSITE, Recurrence, depends, is_linear, linear, without_sums
+from rltriton_jax.scan.plain.partials import coefficients_of, differential, evaluate, outputs_of
+from rltriton_jax.scan.plain.products import scaled, unbroadcast
+from rltriton_jax.scan.recurrence import COMPOSITE, Recurrence, is_linear, linear, without_sums
 from rltriton_jax.scan.rules import aligned, bind, define, result_aval
 
 
@@ -47,17 +48,23 @@ def affine_scan(
     recurrence: Recurrence, operands: Sequence[jax.Array], *, time_axis: int, dtype, implementation: str | None = None
 ) -> tuple[jax.Array, ...]:
     """Binds the primitive: all outputs of `recurrence`, of the operands' common shape with T steps."""
-    return tuple(
-        bind(
-            affine_scan_p,
-            *operands,
-            recurrence=recurrence,
-            time_axis=time_axis,
-            dtype=jnp.dtype(dtype),
-            wanted=tuple(range(recurrence.num_outputs)),
-            implementation=resolve_implementation(implementation),
-        )
-    )
+    params = {
+        "recurrence": recurrence,
+        "time_axis": time_axis,
+        "dtype": jnp.dtype(dtype),
+        "wanted": tuple(range(recurrence.num_outputs)),
+        "implementation": resolve_implementation(implementation),
+    }
+    return tuple(_bind_as_one(*operands, params=tuple(params.items())))
+
+
+@functools.partial(jax.jit, static_argnames="params", inline=True)
+def _bind_as_one(*operands, params):
+    """An eager call and each of its derivatives run as one program.
+
+    Only what comes out of it does `jax.debug_nans` look at, and not garbage on its way to where it is left out.
+    """
+    return bind(affine_scan_p, *operands, **dict(params))
 
 
 def _abstract_eval(*avals, recurrence, time_axis, dtype, wanted, implementation):
@@ -105,31 +112,6 @@ def _finite(w):
     One that is not finite has made the results of its own sequence so; the tangents of others must stay as they are.
     """
     return jnp.where(jnp.isfinite(w), w, 0)
-
-
-def _partials(function, arguments, i):
-    """The derivative of each output of an elementwise `function` in argument i; None where it cannot depend on it."""
-
-    def of(x):
-        return function(*arguments[:i], x, *arguments[i + 1 :])
-
-    moves = depends(function, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arguments], i)
-    if not any(moves):
-        return [None] * len(moves)
-    partials = jax.jvp(of, (arguments[i],), (jnp.ones_like(arguments[i]),))[1]
-    return [p if m else None for p, m in zip(partials, moves, strict=True)]
-
-
-def _differential(function, arguments, tangents):
-    """The differential of each output of an elementwise `function`: sum of tangent * partial, None where it is 0.
-
-    Spelled out, since in the derivative that JAX would take of the algebra a cotangent of 0 meets garbage in a product.
-    """
-    parts = [
-        [None if partial is None else scaled(tangent, partial) for partial in _partials(function, arguments, i)]
-        for i, tangent in tangents.items()
-    ]
-    return [functools.reduce(_plus, column) for column in zip(*parts, strict=True)]
 
 
 def _plus(a, b):
@@ -221,10 +203,9 @@ def _jvp_fused(primals, tangents, x, *, recurrence, time_axis, dtype, wanted, im
     gather = functools.partial(plain.gather, recurrence, time_axis=time_axis, dtype=dtype)
     reads, dreads = _jvp_of_moving(gather, primals, tangents)
     changes = {i: dreads[i] for i, r in enumerate(recurrence.reads) if not r.flag and {r.operand, r.beyond} & names}
-    w, _ = recurrence.coefficients(reads)
-    dw, inputs = None, None
-    if changes:
-        dw, inputs = _differential(lambda *s: recurrence.coefficients(recurrence.named(s)), reads, changes)
+    coefficients = coefficients_of(recurrence, x.dtype)
+    w = evaluate(coefficients, 0, reads)
+    dw, inputs = (differential(coefficients, i, reads, changes) for i in (0, 1))
     if dw is not None:
         inputs = _plus(inputs, scaled(dw, _entering_finite(x, w, initial, **layout)))
     inputs = jnp.zeros(x.shape, x.dtype) if inputs is None else jnp.broadcast_to(inputs, x.shape)
@@ -239,22 +220,16 @@ def _jvp_fused(primals, tangents, x, *, recurrence, time_axis, dtype, wanted, im
         implementation=implementation,
     )
 
-    def outputs(*arguments):
-        *s, x, entering = arguments
-        return recurrence.outputs(recurrence.named(s), x, entering)
-
     arguments = [*reads, x, plain.entering(x, initial, **layout)]
     changes |= {len(reads): dx, len(reads) + 1: plain.entering(dx, dinitial, **layout)}
-    douts = [*_differential(outputs, arguments, changes), dx]
-    zeros = jnp.zeros(x.shape, dtype)
-    return [
-        dx
-        if i == recurrence.state
-        else zeros
-        if (d := douts[i]) is None
-        else jnp.broadcast_to(d, x.shape).astype(dtype)
-        for i in wanted
-    ]
+    outputs = outputs_of(recurrence, x.dtype)
+
+    def change(i):
+        d = dx if i == recurrence.state else differential(outputs, i, arguments, changes)
+        kind = x.dtype if i == recurrence.state else dtype
+        return jnp.zeros(x.shape, kind) if d is None else jnp.broadcast_to(d, x.shape).astype(kind)
+
+    return [change(i) for i in wanted]
 
 
 def _bind_linear(inputs, weights, initial, *, reverse, shift, time_axis, dtype, implementation):
@@ -299,7 +274,7 @@ def _transpose(cotangents, inputs, weights, *initial, recurrence, time_axis, dty
         first = 1 if recurrence.reverse else -1
         if w.shape[time_axis] != 1:
             w = edge_step(w, first, time_axis)
-        seed = zero_wins(w, edge_step(ct, first, time_axis))
+        seed = scaled(edge_step(ct, first, time_axis), w)
         result[2] = unbroadcast(seed, initial[0].aval.shape).astype(initial[0].aval.dtype)
     return result
 

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from rltriton_jax.scan.algebra import check_algebra
-from rltriton_jax.scan.jax_internals import Literal
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,7 @@ class Recurrence:
       outputs: s, x, entering -> tuple of results; left out where x is the result.
       reverse: True for a backward scan.
       initial: the operand (of one step) that is the state before the first step; 0 when None.
+      finite_weights: True where no data makes a weight infinite; the kernel then need not look whether one meets a 0.
     """
 
     operands: tuple[str, ...]
@@ -74,6 +74,7 @@ class Recurrence:
     outputs: Callable[[Any, Any, Any], tuple[Any, ...]] = state_alone
     reverse: bool = True
     initial: str | None = None
+    finite_weights: bool = False
 
     def __post_init__(self):
         if not isinstance(self.reads, tuple) or not hasattr(self.reads, "_fields"):
@@ -156,13 +157,3 @@ def without_sums(recurrence: Recurrence) -> tuple[Recurrence, dict[str, tuple[st
     summed = {name for pair in sums.values() for name in pair}
     kept = [name for name in recurrence.operands if name not in summed]
     return recurrence.reading(reads, operands=(*kept, *sums)), sums
-
-
-def depends(function: Callable[..., tuple[Any, ...]], arguments: Sequence[Any], i: int) -> list[bool]:
-    """For each result of `function`: can it change with argument i? Read off the traced program."""
-    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
-    moving = {jaxpr.invars[i]}
-    for eqn in jaxpr.eqns:
-        if any(not isinstance(v, Literal) and v in moving for v in eqn.invars):
-            moving.update(eqn.outvars)
-    return [not isinstance(v, Literal) and v in moving for v in jaxpr.outvars]

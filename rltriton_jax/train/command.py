@@ -1,140 +1,106 @@
-"""`python -m rltriton_jax train`: options, progress, evaluation, results."""
+"""`python -m rltriton_jax train`: what is checked before a training run, and what is kept of it."""
 
 import argparse
+import contextlib
+import importlib
+import io
 import json
-import math
-import time
-from dataclasses import asdict
 from pathlib import Path
 
-import jax
 import numpy as np
 
+from rltriton_jax._interrupt import INTERRUPTED
+from rltriton_jax.commands import aside, backend, check_files, say, say_where, write, write_text
 from rltriton_jax.errors import CommandError
-from rltriton_jax.scan.implementation import IMPLEMENTATIONS
 from rltriton_jax.train.config import Config
-from rltriton_jax.train.estimates import ESTIMATES, implementation_of
+from rltriton_jax.train.options import add_settings, config_from
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    defaults = Config()
-    parser.add_argument("--env", default=defaults.env, help="a Gymnax environment, or brax/NAME (default %(default)s)")
-    parser.add_argument("--steps", type=int, default=defaults.steps, help="environment steps (default %(default)s)")
-    parser.add_argument("--num-envs", type=int, default=defaults.num_envs, help="parallel environments (%(default)s)")
-    parser.add_argument("--num-steps", type=int, default=defaults.num_steps, help="steps per rollout (%(default)s)")
-    parser.add_argument("--seed", type=int, default=defaults.seed)
-    parser.add_argument("--estimator", choices=ESTIMATES, default=defaults.estimator, help="default %(default)s")
-    parser.add_argument("--implementation", choices=IMPLEMENTATIONS, help="of the scan; left out, the platform's own")
+    add_settings(parser)
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder for results (default %(default)s)")
 
 
-def run(options: argparse.Namespace) -> None:
-    config = Config(**{k: v for k, v in vars(options).items() if k in Config.__dataclass_fields__})
-    _check(config)
-    out = _writable(options.out)
+def run(options: argparse.Namespace) -> int:
+    training, files = aside(_prepared, options)
+    training.run()
+    line = json.dumps(training.result(), allow_nan=False)
+    print(line)
+    if training.interrupted:
+        say(f"interrupted after {training.steps} of {training.total} steps")
+    if training.updates or not any(file.exists() for file in files):
+        write_text(files[0], line + "\n")
+        if training.updates:
+            write(files[1], lambda file: _plot(file, training))
+        say_where(*files[: 2 if training.updates else 1])
+    else:
+        say("the results of an earlier run stay as they are")
+    return INTERRUPTED if training.interrupted else 0
+
+
+def _prepared(options: argparse.Namespace):
+    """A run that can begin, and the files for its results: all that they need is known to be there."""
+    backend()
+    config = config_from(options)
     try:
         import matplotlib
-        from tqdm import tqdm
 
-        from rltriton_jax.train import environments, ppo
+        from rltriton_jax.train import environments, training
 
-        environment = environments.make(config.env)
+        matplotlib.use("Agg")
+        import matplotlib.pyplot
+
+        with contextlib.redirect_stdout(io.StringIO()):  # Brax prints what it does without
+            if config.estimator in ("rlax", "brax"):
+                importlib.import_module(config.estimator)
+            environment = environments.make(config.env)
     except ImportError as error:
-        extra = "examples,brax" if "brax" in config.env + config.estimator else "examples"
+        extras = {"brax": "examples,brax", "rlax": "examples,test"}
+        wanted = config.env if config.env.startswith("brax/") else config.estimator
+        extra = extras.get(wanted.split("/")[0], "examples")
         raise CommandError(f"{error}; install what it needs with: pip install 'rltriton-jax[{extra}]'") from error
     except ValueError as error:
         raise CommandError(f"--env {error}") from error
-    matplotlib.use("Agg")
-
-    rollout = config.num_envs * config.num_steps
-    curve: list[tuple[int, float]] = []
-    with tqdm(total=config.num_updates * rollout, unit="step", unit_scale=True, desc=config.env) as bar:
-
-        def report(update, mean_return):
-            bar.update(int(update) * rollout - bar.n)
-            if not math.isnan(mean_return):
-                curve.append((int(update) * rollout, float(mean_return)))
-                bar.set_postfix_str(f"mean episode return {float(mean_return):.1f}")
-
-        key, key_eval = jax.random.split(jax.random.key(config.seed))
-        begin = time.perf_counter()
-        try:
-            compiled = jax.jit(ppo.make_train(config, environment, report)).lower(key).compile()
-        except ImportError as error:
-            raise CommandError(f"--estimator {config.estimator} needs a library: {error}") from error
-        except ValueError as error:
-            if not str(error).startswith("implementation="):
-                raise
-            raise CommandError(str(error).splitlines()[0]) from error
-        compiled_at = time.perf_counter()
-        params, _ = jax.block_until_ready(compiled(key))
-        jax.effects_barrier()
-        trained_at = time.perf_counter()
-    returns, ended = map(np.asarray, jax.jit(ppo.make_evaluate(config, environment))(params, key_eval))
-
-    result = {
-        **asdict(config),
-        "implementation": implementation_of(config, jax.default_backend()),
-        "steps": config.num_updates * rollout,
-        "device": jax.devices()[0].device_kind,
-        "jax": jax.__version__,
-        "eval_mean_return": round(float(returns.mean()), 2),
-        "eval_std_return": round(float(returns.std()), 2),
-        "eval_episodes_ended": int(ended.sum()),
-        "compile_seconds": round(compiled_at - begin, 2),
-        "train_seconds": round(trained_at - compiled_at, 2),
-        "total_seconds": round(time.perf_counter() - begin, 2),
-        "steps_per_second": round(config.num_updates * rollout / (trained_at - compiled_at)),
-    }
-    stem = out / f"{config.env.replace('/', '-')}-{config.estimator}-seed{config.seed}"
-    line = json.dumps(result)
-    stem.with_suffix(".json").write_text(line + "\n")
-    _plot(stem.with_suffix(".png"), config, curve, returns)
-    print(line)
+    except OSError as error:  # some are downloaded
+        raise CommandError(f"--env {config.env} cannot be made: {error}") from error
+    return training.Training(config, environment), _files(options.out, config)
 
 
-def _check(config: Config) -> None:
-    for name in ("steps", "num_envs", "num_steps"):
-        if getattr(config, name) < 1:
-            raise CommandError(f"--{name.replace('_', '-')} is {getattr(config, name)}; it must be at least 1")
-    rollout = config.num_envs * config.num_steps
-    if rollout % config.minibatches:
-        raise CommandError(
-            f"--num-envs {config.num_envs} times --num-steps {config.num_steps} is {rollout}, which must be a multiple "
-            f"of the {config.minibatches} minibatches"
-        )
-    if config.steps < rollout:
-        raise CommandError(f"--steps is {config.steps}, less than one rollout of {rollout} steps")
-    if not 0 <= config.seed < 2**32:
-        raise CommandError(f"--seed is {config.seed}; it must be from 0 to {2**32 - 1}")
-
-
-def _writable(out: Path) -> Path:
+def _files(out: Path, config: Config) -> list[Path]:
+    """Where the results go, in a folder that is made."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        probe = out / ".writable"
-        probe.touch()
-        probe.unlink()
     except OSError as error:
         raise CommandError(f"--out {out} cannot be written: {error.strerror}") from error
-    return out
+    name = f"{config.env.replace('/', '-')}-{config.estimator}-seed{config.seed}"
+    files = [out / f"{name}.{kind}" for kind in ("json", "png")]
+    check_files(*files)
+    return files
 
 
-def _plot(path: Path, config: Config, curve, returns) -> None:
+def _plot(file, training) -> None:
     import matplotlib.pyplot as plt
 
+    config = training.config
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    if curve:
-        axes.plot(*zip(*curve), color="#2a6f97", linewidth=1.6, label="training, mean of episodes ended per rollout")
-    mean = float(np.mean(returns))
-    axes.axhline(
-        mean, color="#c1121f", linewidth=1.2, linestyle="--", label=f"evaluation, mean of {len(returns)}: {mean:.1f}"
-    )
-    axes.set(title=f"PPO with {config.estimator} on {config.env}, seed {config.seed}", xlabel="environment steps")
+    if training.curve:
+        label = "training, mean of episodes ended per rollout"
+        axes.plot(*zip(*training.curve), color="#2a6f97", linewidth=1.6, label=label)
+    else:
+        axes.set_xlim(0, training.steps)
+    if training.returns is not None:
+        mean = float(np.mean(training.returns))
+        label = f"evaluation, mean of {len(training.returns)}: {mean:.1f}"
+        axes.axhline(mean, color="#c1121f", linewidth=1.2, linestyle="--", label=label)
+    title = f"PPO with {config.estimator} on {config.env}, seed {config.seed}"
+    if training.interrupted:
+        title += f", interrupted after {training.steps} steps"
+    axes.set(title=title, xlabel="environment steps")
     axes.set_ylabel("episode return")
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e3:.0f}k" if x else "0")
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e3:g}k" if x else "0")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
-    figure.savefig(path, dpi=150)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, loc="lower right")
+    figure.savefig(file, format="png", dpi=150)
     plt.close(figure)

@@ -127,8 +127,13 @@ ESTIMATES: dict[str, Callable[[Steps, Config], rtj.Estimate]] = {
 """By the name that `--estimator` takes; those of other libraries need them installed."""
 
 
-def implementation_of(config: Config, platform: str) -> str | None:
-    """What runs the scan of the estimator on `platform`; None where the estimator is not of this library."""
-    if config.estimator in ("hand_written", "rlax", "brax"):
-        return None
-    return implementation_on(platform, None if config.estimator.endswith("_drop_in") else config.implementation)
+def takes_implementation(estimator: str) -> bool:
+    """Whether the learner names an implementation to it: what is not of this library, or stands in for it, has none."""
+    return estimator in ("gae", "lambda_returns", "vtrace")
+
+
+def implementation_of(config: Config, platform: str) -> str:
+    """What runs the scan of the estimator on `platform`; for one that is not of this library its own name."""
+    if takes_implementation(config.estimator):
+        return implementation_on(platform, config.implementation)
+    return implementation_on(platform) if config.estimator.endswith("_drop_in") else config.estimator

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation as one jitted program.
+"""Proximal policy optimisation as one jitted program: of an update, or of the whole training.
 
 References: Schulman et al. 2017, https://arxiv.org/abs/1707.06347. Advantages are estimated anew with the current
 critic before each epoch (Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990).
@@ -48,8 +48,19 @@ class Carry(NamedTuple):
     key: jax.Array
 
 
-def make_train(config: Config, environment: Environment, report: Callable[..., None]):
-    """Returns `train(key) -> (parameters, history)`; calls `report(update, mean_return)` after each update."""
+def make_train(config: Config, environment: Environment):
+    """Returns `train(key) -> (parameters, history)`, all updates in one program; history holds their mean returns."""
+    init, update = make_learner(config, environment)
+
+    def train(key):
+        carry, history = jax.lax.scan(lambda carry, _: update(carry), init(key), None, config.num_updates)
+        return carry.train.params, history
+
+    return train
+
+
+def make_learner(config: Config, environment: Environment):
+    """Returns `init(key) -> carry` and `update(carry) -> (carry, mean return of the episodes that ended, else NaN)`."""
     net = network.ActorCritic(environment.num_actions, environment.continuous)
     apply: Callable[..., Any] = net.apply
 
@@ -124,7 +135,7 @@ def make_train(config: Config, environment: Environment, report: Callable[..., N
         entropy = jnp.mean(network.entropy(policy, environment.continuous))
         return actor + config.value_weight * critic - config.entropy * entropy
 
-    def update(carry: Carry, index):
+    def update(carry: Carry):
         carry, batch = rollout(carry)
         mean_return, episode_return = finished_returns(carry, batch)
         scaling, reward = scaled_rewards(carry.scaling, batch)
@@ -143,15 +154,10 @@ def make_train(config: Config, environment: Environment, report: Callable[..., N
             return jax.lax.scan(minibatch, train, jax.tree.map(shuffled, (batch, target)))[0], None
 
         train, _ = jax.lax.scan(epoch, carry.train, jax.random.split(key_epochs, config.epochs))
-        jax.debug.callback(report, index + 1, mean_return)
         carry = carry._replace(train=train, key=key, episode_return=episode_return, scaling=scaling)
         return carry, mean_return
 
-    def train(key):
-        carry, history = jax.lax.scan(update, init(key), jnp.arange(config.num_updates))
-        return carry.train.params, history
-
-    return train
+    return init, update
 
 
 def make_evaluate(config: Config, environment: Environment):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rltriton_jax.scan.plain.products import zero_wins
+from rltriton_jax.scan.plain.products import weighted
 from rltriton_jax.scan.recurrence import Recurrence, is_linear
 from rltriton_jax.scan.rules import varying_alike
 
@@ -66,7 +66,7 @@ def states(recurrence: Recurrence, sources, start, *, shape, axis: int, dtype, w
 
     def advance(_, s, entering):
         w, u = recurrence.coefficients(s)
-        x = jnp.broadcast_to(u + zero_wins(w, entering), one_step)
+        x = jnp.broadcast_to(u + weighted(w, entering), one_step)
         outputs = (*recurrence.outputs(s, x, entering), x)
         return x, [jnp.broadcast_to(outputs[i], one_step).astype(d) for i, d in zip(wanted, dtypes, strict=True)]
 
@@ -87,7 +87,7 @@ def composites(recurrence: Recurrence, sources, *, shape, axis: int, dtype, live
         w, u = recurrence.coefficients(s)
         if live is not None:
             w, u = jnp.where(live(i), w, 1.0), jnp.where(live(i), u, 0.0)
-        through_w, through_u = zero_wins(w, older[0]), u + zero_wins(w, older[1])
+        through_w, through_u = weighted(w, older[0]), u + weighted(w, older[1])
         return (jnp.broadcast_to(through_w, one_step), jnp.broadcast_to(through_u, one_step)), ()
 
     start = jnp.ones(one_step, dtype), jnp.zeros(one_step, dtype)

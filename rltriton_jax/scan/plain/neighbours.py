@@ -19,7 +19,9 @@ def shifted(x, shift: int, beyond, axis: int):
 
 
 def edge_step(x, shift: int, axis: int):
-    """The step of x that is last (shift = 1) or first (-1)."""
+    """The step of x that is last (shift = 1) or first (-1); of none, nothing."""
+    if x.shape[axis] == 0:
+        return jnp.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype)
     last = x.shape[axis] - 1
     if jax.typeof(x).sharding.spec[axis] is None:
         return lax.slice_in_dim(x, *((last, last + 1) if shift > 0 else (0, 1)), axis=axis)

@@ -7,9 +7,12 @@ from rltriton_jax.scan.jax_internals import ad, mlir
 from rltriton_jax.scan.rules import aligned, bind, define, result_aval
 
 
-def zero_wins(a, b):
-    """a * b, but 0 where a is 0 whatever b is."""
-    return jnp.where(a == 0, 0, a * b)
+def weighted(weight, state):
+    """weight * state, but 0 where the weight is 0, whatever the state is, and where 0 meets an infinite weight.
+
+    Of finite weights a composite may have an infinite one, and a state of 0 is 0 after each of them.
+    """
+    return jnp.where((weight == 0) | ((state == 0) & jnp.isinf(weight)), 0, weight * state)
 
 
 def unbroadcast(x, shape):

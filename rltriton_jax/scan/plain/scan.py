@@ -12,7 +12,7 @@ from rltriton_jax.scan.plain import loop
 from rltriton_jax.scan.plain.chunks import Chunks, num_chunks
 from rltriton_jax.scan.plain.loop import Source
 from rltriton_jax.scan.plain.neighbours import shifted
-from rltriton_jax.scan.plain.products import scaled, zero_wins
+from rltriton_jax.scan.plain.products import scaled, weighted
 from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence, without_sums
 
 
@@ -44,7 +44,7 @@ def weighted_sum(values, weights, *, dtype):
     """The sum of weights * values over the last axis; a weight of 0 leaves out whatever it weighs."""
     values, weights = values.astype(compute_dtype(dtype)), weights.astype(compute_dtype(dtype))
     left_out = (weights == 0) & ~jnp.isfinite(values)
-    return jnp.sum(scaled(weights, jnp.where(left_out, 0, values)), -1)
+    return jnp.sum(jnp.where(left_out, 0, scaled(weights, values)), -1)
 
 
 def sums_taken(recurrence: Recurrence, operands, *, dtype):
@@ -122,7 +122,7 @@ def entering(x, initial, *, time_axis: int, reverse: bool):
 
 def _compose(older, newer):
     (w1, u1), (w2, u2) = older, newer
-    return zero_wins(w2, w1), zero_wins(w2, u1) + u2
+    return weighted(w2, w1), weighted(w2, u1) + u2
 
 
 def reduce_composites(w, u, *, axis: int, reverse: bool):
@@ -172,7 +172,7 @@ def _associative(w, u, initial, *, time_axis, reverse):
     if initial is not None:
         first = steps - 1 if reverse else 0
         at_first = lax.broadcasted_iota(jnp.int32, [steps if a == time_axis else 1 for a in range(u.ndim)], time_axis)
-        u = u + jnp.where(at_first == first, zero_wins(w, initial), 0)
+        u = u + jnp.where(at_first == first, weighted(w, initial), 0)
     if not isinstance(steps, int):
         raise ValueError(
             f"the number of steps is {steps}, but lax.associative_scan needs a static one; export with a static "

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rltriton_jax.scan.plain.neighbours import outside, step_from_neighbour
-from rltriton_jax.scan.plain.products import zero_wins
+from rltriton_jax.scan.plain.products import weighted
 from rltriton_jax.scan.plain.scan import compute_dtype, initial_state, num_steps, reduce_composites, steps_between
 from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence
 
@@ -69,7 +69,7 @@ def _entering_state(w, u, initial, *, reverse: bool, names):
         jnp.where(before, composites[:, 0], 1), jnp.where(before, composites[:, 1], 0), axis=0, reverse=reverse
     )
     w, u = jnp.squeeze(w, 0), jnp.squeeze(u, 0)
-    return u if initial is None else u + zero_wins(w, initial)
+    return u if initial is None else u + weighted(w, initial)
 
 
 def scan_part(

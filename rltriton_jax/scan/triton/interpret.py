@@ -5,6 +5,7 @@ import threading
 import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rltriton_jax.scan.triton import algebra
@@ -95,12 +96,17 @@ def run_interpreted(plan: Plan, operands):
     return jax.pure_callback(functools.partial(_run, plan), tuple(plan.results), *operands, vmap_method="sequential")
 
 
+def _dtype(array):
+    """In which dtype the interpreter holds it: it truncates where it rounds to bfloat16, and takes -0.0 for not 0."""
+    return np.float32 if array.dtype == jnp.bfloat16 else array.dtype
+
+
 def _run(plan: Plan, *operands):
-    arrays = [np.ascontiguousarray(o) for o in operands]
-    written, scratch = ([np.zeros(r.shape, r.dtype) for r in results] for results in (plan.results, plan.scratch))
+    arrays = [np.ascontiguousarray(o, _dtype(o)) for o in operands]
+    written, scratch = ([np.zeros(r.shape, _dtype(r)) for r in results] for results in (plan.results, plan.scratch))
     pointers = [*arrays, *scratch[-1:], *written, *scratch[:-1]]
     kernel = kernel_for(len(arrays), len(written), bool(scratch), False)
     with _LOCK, np.errstate(all="ignore"):
         twins = {name: _interpreted_twin(value) for name, value in constants(plan).items()}
         _interpreted(kernel)[(plan.programs,)](*map(_HostArray, pointers), **twins)
-    return tuple(written)
+    return tuple(array.astype(r.dtype) for array, r in zip(written, plan.results, strict=True))

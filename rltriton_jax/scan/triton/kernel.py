@@ -53,20 +53,35 @@ setattr(limit_registers, tl.core.TRITON_BUILTIN, True)
 
 
 @triton.jit
-def zero_wins(a, b):
-    """a * b, but 0 where a is 0: garbage behind a cut stays there."""
-    return a * tl.where(a == 0, 0.0, b)
+def apply(w, u, x):
+    """u + w * x, but u where w or x is 0, whatever the other is.
+
+    A composite's weight that is NaN, as of 0 and infinity, counts as 0 too. `with_nan_of` has put one that came from
+    data into u before, so that it is not lost. What is selected is the result: multiply and add are one instruction.
+    """
+    return tl.where((w == 0) | (w != w) | (x == 0), u, w * x + u)
+
+
+@triton.jit
+def with_nan_of(w, u):
+    return tl.where(w == w, u, w)
 
 
 @triton.jit
 def compose(w1, u1, w2, u2):
-    return zero_wins(w2, w1), zero_wins(w2, u1) + u2
+    return w2 * w1, apply(w2, u2, u1)
 
 
 @triton.jit
 def compose_exclusive(w1, u1, v1, p1, w2, u2, v2, p2):
     """Composites (w, u) of all elements and (v, p) of all but the newest."""
-    return zero_wins(w2, w1), zero_wins(w2, u1) + u2, zero_wins(v2, w1), zero_wins(v2, u1) + p2
+    return w2 * w1, apply(w2, u2, u1), v2 * w1, apply(v2, p2, u1)
+
+
+@triton.jit
+def zero_wins(w, x):
+    """w * x, but 0 where w is 0. What is selected is a factor, so that to multiply and to add is one instruction."""
+    return w * tl.where(w == 0, 0.0, x)
 
 
 @triton.jit
@@ -169,7 +184,7 @@ def read_sum(pointers, P: tl.constexpr, i: tl.constexpr, t, rows):
             x, y = tl.load(x, mask=live, other=0).to(P.dtype), tl.load(y, mask=live, other=0).to(P.dtype)
         else:
             x, y = tl.load(x).to(P.dtype), tl.load(y).to(P.dtype)
-        result += total(tl.where(x == 0, 0.0, zero_wins(y, x)), 3)
+        result += total(tl.where((x == 0) | (y == 0), 0.0, y * x), 3)
     return result
 
 
@@ -354,7 +369,7 @@ def look_back(scratch, P: tl.constexpr, order, block, rows, initial):
     last = index == SPAN - 1
     w = total(tl.where(last, w, 0.0), 0)[None, :]
     u = total(tl.where(last, u, 0.0), 0)[None, :]
-    return u + zero_wins(w, initial)
+    return apply(w, u, initial)
 
 
 @triton.jit
@@ -403,8 +418,12 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
                 if P.steps_masked:
                     w, u = tl.where(t < P.steps, w, 1.0), tl.where(t < P.steps, u, 0.0)
                 w, u = tl.broadcast_to(w.to(P.dtype), SHAPE), tl.broadcast_to(u.to(P.dtype), SHAPE)
+                if not P.finite_weights:
+                    u = with_nan_of(w, u)
                 if v == 0 and k == 0:
-                    group_w, group_u = w, u
+                    group_w, group_u = w, with_nan_of(w, u)
+                elif P.finite_weights:
+                    group_w, group_u = zero_wins(w, group_w), zero_wins(w, group_u) + u
                 else:
                     group_w, group_u = compose(group_w, group_u, w, u)
                 reads = reads + (values,)
@@ -423,15 +442,18 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
 
         state = enter_u
         if P.carries:
-            state = enter_u + zero_wins(enter_w, carry)
+            state = apply(enter_w, enter_u, carry)
         if P.tile.pieces > 1 or P.composite:
-            carry = whole_u + zero_wins(whole_w, carry)
-            carry_w = zero_wins(whole_w, carry_w)
+            carry = apply(whole_w, whole_u, carry)
+            carry_w = whole_w * carry_w
         for v in tl.static_range(REPLAYED):
             computed = ()
             for k in tl.static_range(WIDTH):
                 entering = state
-                state = inhomogeneous[v * WIDTH + k] + zero_wins(weights[v * WIDTH + k], state)
+                if P.finite_weights:
+                    state = inhomogeneous[v * WIDTH + k] + zero_wins(weights[v * WIDTH + k], state)
+                else:
+                    state = apply(weights[v * WIDTH + k], inhomogeneous[v * WIDTH + k], state)
                 s = P.named(*reads[v * WIDTH + k])
                 computed = computed + ((OUTPUTS(s, state, entering), state),)
             t = begin + (VECTORS - 1 - v if P.reverse else v) * WIDTH
@@ -440,5 +462,5 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
 
     if P.composite:
         composite_w, composite_u = outs
-        tl.store(composite_w + order * P.rows + rows.index, carry_w, mask=rows.live)
+        tl.store(composite_w + order * P.rows + rows.index, tl.where(carry_w == carry_w, carry_w, 0.0), mask=rows.live)
         tl.store(composite_u + order * P.rows + rows.index, carry, mask=rows.live)

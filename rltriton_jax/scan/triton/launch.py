@@ -25,6 +25,18 @@ terms 2.15 and 1.06.
 
 INSTALL = "pip install 'rltriton-jax[cuda12]' (or [cuda13])"
 
+DTYPES = frozenset(
+    [
+        "bool",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        *(f"{kind}{n}" for kind in ("int", "uint") for n in (8, 16, 32, 64)),
+    ]
+)
+"""What the kernel reads as it lies; anything else (int4, float8) is cast before it, to the scan's own dtype."""
+
 CONSTANTS = ("COEFFICIENTS", "OUTPUTS", "PROGRAM")
 
 
@@ -40,17 +52,36 @@ def import_failure(*names: str) -> str | None:
     return None
 
 
+def why_no_triton() -> str | None:
+    """Why Triton can neither compile nor interpret a kernel here, with what mends it; None if it can."""
+    if (reason := import_failure("triton", "triton.language")) is not None:
+        return reason
+    from triton import knobs
+
+    if knobs.runtime.interpret:
+        return "TRITON_INTERPRET is set, so that Triton's functions are not what the kernel is made of; unset it"
+    return None
+
+
 @functools.cache
 def why_unavailable() -> str | None:
     """Why the kernel cannot run here, with what mends it; None if it can."""
-    if (reason := import_failure("triton", "jax_triton")) is not None:
+    if (reason := why_no_triton() or import_failure("jax_triton")) is not None:
         return reason
     import jax_triton
     import triton
 
-    needed = (3, 6) if _before_0_4(jax_triton) else (3, 7)
     if not hasattr(importlib.import_module("jaxlib.gpu_triton"), "TritonKernel"):
         return f"jax's plugin for GPUs is not installed; install the kernel's packages with {INSTALL}"
+    found = {
+        name: getattr(module, "__version__", "") for name, module in (("triton", triton), ("jax-triton", jax_triton))
+    }
+    for name, version in found.items():
+        if not numbers(version):
+            return (
+                f"{name} says {version!r} is its version, which is none; install the kernel's packages with {INSTALL}"
+            )
+    needed = (3, 6) if _before_0_4(jax_triton) else (3, 7)
     if numbers(triton.__version__) < needed:
         return (
             f"triton {triton.__version__} is older than the {needed[0]}.{needed[1]} that jax-triton "
@@ -100,10 +131,12 @@ def scan_with(run: Callable[..., Any], *operands, recurrence: Recurrence, time_a
     """The scan by the kernel; `run(plan, operands)` gives what it writes."""
     if not all(isinstance(n, int) and 0 < n <= MAX_TERMS for n in plain.num_terms(operands)):
         recurrence, operands = plain.sums_taken(recurrence, operands, dtype=dtype)
+    state = plain.compute_dtype(dtype)
+    operands = tuple(x if x.dtype.name in DTYPES else x.astype(state) for x in operands)
     layout = {"time_axis": time_axis, "dtype": dtype, "wanted": wanted}
     shape = plain.output_shape(operands, time_axis)
     if 0 in shape:
-        return plain.affine_scan(*operands, recurrence=recurrence, sequential=False, **layout)
+        return plain.affine_scan(*operands, recurrence=recurrence, implementation="associative_scan", **layout)
     written = run(make_plan(recurrence, operands, **layout), operands)
     if wanted != COMPOSITE:
         return tuple(written)

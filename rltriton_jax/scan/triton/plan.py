@@ -120,6 +120,7 @@ def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, wanted
         rows=rows,
         terms=max(terms),
         reverse=recurrence.reverse,
+        finite_weights=recurrence.finite_weights,
         double=state == jnp.float64,
         wide=max(math.prod(x) for x in (shape, *(o.shape for o in operands))) >= 2**31,
         composite=wanted == COMPOSITE,

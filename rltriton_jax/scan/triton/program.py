@@ -73,6 +73,7 @@ class Program:
       batch_sizes: the axes over which rows are numbered, last to first.
       terms: how many products each sum has; 1 if there is no sum.
       reverse: True where the last step is the first in scan order.
+      finite_weights: is no step's weight infinite? A composite's may be.
       double: are arithmetic and state in float64, or else in float32?
       wide: do offsets need 64 bits?
       composite: are the results the composites of the programs' steps, instead of outputs?
@@ -91,6 +92,7 @@ class Program:
     rows: int
     terms: int
     reverse: bool
+    finite_weights: bool
     double: bool
     wide: bool
     composite: bool

@@ -1,0 +1,153 @@
+"""The algebra and its partial derivatives, of any order, as one primitive.
+
+In the reverse mode that JAX has for the algebra, a cotangent of 0 meets what a select has left out: 0 * Inf. Here every
+derivative is a sum of tangent * partial instead. Forward mode takes the partial, in which a select drops what it leaves
+out, and `scaled` the product, in which 0 wins; differentiated again, both give the like.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rltriton_jax.scan.jax_internals import Literal, ad, mlir, zero_tangent
+from rltriton_jax.scan.plain.products import scaled
+from rltriton_jax.scan.recurrence import Recurrence
+from rltriton_jax.scan.rules import aligned, bind, define, result_aval
+
+
+class Algebra(NamedTuple):
+    """An elementwise function of what a step reads, by name, and of what else it takes."""
+
+    function: Callable[..., tuple[Any, ...]]
+    reads: type
+    kinds: tuple[np.dtype, ...]
+    """The dtype of each argument; flags are bool."""
+
+    def __call__(self, *arguments):
+        count = len(self.reads._fields)
+        return self.function(self.reads(*arguments[:count]), *arguments[count:])
+
+
+def coefficients_of(recurrence: Recurrence, dtype) -> Algebra:
+    return Algebra(recurrence.coefficients, type(recurrence.reads), _kinds(recurrence, dtype))
+
+
+def outputs_of(recurrence: Recurrence, dtype) -> Algebra:
+    """Its last two arguments are the state and the one that entered the step."""
+    kinds = (*_kinds(recurrence, dtype), np.dtype(dtype), np.dtype(dtype))
+    return Algebra(recurrence.outputs, type(recurrence.reads), kinds)
+
+
+def _kinds(recurrence, dtype):
+    return tuple(np.dtype(bool if r.flag else dtype) for r in recurrence.reads)
+
+
+def evaluate(algebra: Algebra, output: int, arguments: Sequence[jax.Array]) -> jax.Array:
+    """One output of the algebra, of the arguments' rank."""
+    out = _partial(algebra, output, (), arguments)
+    return out if isinstance(out, jax.Array) else jnp.full((1,) * arguments[0].ndim, out, algebra.kinds[-1])
+
+
+def differential(algebra: Algebra, output: int, arguments: Sequence[Any], tangents: Mapping[int, jax.Array], by=()):
+    """The sum of tangent * partial over the arguments that have a tangent; None where the output cannot move.
+
+    It is that of one output, or of its partial derivative `by` these arguments.
+    """
+    parts = []
+    for i in sorted(tangents.keys() & set(_moving_arguments(algebra, output, by))):
+        partial = _partial(algebra, output, tuple(sorted((*by, i))), arguments)
+        if isinstance(partial, jax.Array):
+            parts.append(scaled(tangents[i], partial))
+        elif partial:
+            parts.append(tangents[i] if partial == 1 else tangents[i] * partial)
+    return functools.reduce(jnp.add, parts) if parts else None
+
+
+def _partial(algebra, output, by, arguments) -> jax.Array | float:
+    """A partial derivative; a number where it is the same everywhere."""
+    moving = _moving_arguments(algebra, output, by)
+    if not moving:
+        return _constant(algebra, output, by)
+    return bind(partial_p, *(arguments[i] for i in moving), algebra=algebra, output=output, by=by)
+
+
+def _function(algebra, output, by):
+    """The partial derivative of one output `by` these arguments, as a function of all arguments."""
+    if not by:
+        return lambda *arguments: algebra(*arguments)[output]
+    inner, i = _function(algebra, output, by[1:]), by[0]
+
+    def derivative(*arguments):
+        def of(x):
+            return inner(*arguments[:i], x, *arguments[i + 1 :])
+
+        return jax.jvp(of, (arguments[i],), (jnp.ones_like(arguments[i]),))[1]
+
+    return derivative
+
+
+@functools.cache
+def _moving_arguments(algebra, output, by) -> tuple[int, ...]:
+    """The arguments with which the partial derivative can change, read off the traced program."""
+    scalars = [jax.ShapeDtypeStruct((), kind) for kind in algebra.kinds]
+    jaxpr = jax.make_jaxpr(_function(algebra, output, by))(*scalars).jaxpr
+    needed = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    for eqn in reversed(jaxpr.eqns):
+        if not needed.isdisjoint(eqn.outvars):
+            needed.update(v for v in eqn.invars if not isinstance(v, Literal))
+    return tuple(i for i, v in enumerate(jaxpr.invars) if v in needed)
+
+
+@functools.cache
+def _constant(algebra, output, by) -> float:
+    with jax.ensure_compile_time_eval():
+        return float(jax.jit(_function(algebra, output, by))(*(jnp.ones((), kind) for kind in algebra.kinds)))
+
+
+def _run(*operands, algebra, output, by):
+    nothing = (1,) * operands[0].ndim
+    found = dict(zip(_moving_arguments(algebra, output, by), operands, strict=True))
+    arguments = [found[i] if i in found else jnp.zeros(nothing, kind) for i, kind in enumerate(algebra.kinds)]
+    return _function(algebra, output, by)(*arguments)
+
+
+def _abstract_eval(*avals, **params):
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+    out = jax.eval_shape(functools.partial(_run, **params), *shapes)
+    return result_aval(avals, out.shape, out.dtype)
+
+
+def _batch(args, dims, **params):
+    args, axis = aligned(args, dims)
+    return bind(partial_p, *args, **params), axis
+
+
+def _jvp(primals, tangents, *, algebra, output, by):
+    out = bind(partial_p, *primals, algebra=algebra, output=output, by=by)
+    moving = _moving_arguments(algebra, output, by)
+    arguments = dict(zip(moving, primals, strict=True))
+    known = {
+        i: t
+        for i, t in zip(moving, tangents, strict=True)
+        if algebra.kinds[i] != np.bool_ and not isinstance(t, ad.Zero)
+    }
+    change = differential(algebra, output, arguments, known, by)
+    return out, zero_tangent(out) if change is None else jnp.broadcast_to(change, out.shape)
+
+
+def _transpose(cotangent, *operands, **_):
+    raise NotImplementedError("the algebra is not linear; its differential is, and is transposed as `scaled` is.")
+
+
+partial_p = define(
+    "algebra",
+    abstract_eval=_abstract_eval,
+    batch=_batch,
+    jvp=_jvp,
+    transpose=_transpose,
+    lower={None: mlir.lower_fun(_run, multiple_results=False)},
+)
