@@ -116,7 +116,6 @@ def _as_types_say(part, shape, num_results, time_axis, sharding, *operands):
         mesh=mesh,
         in_specs=tuple(s.spec for s in ins),
         out_specs=(split.sharding(shape).spec,) * num_results,
-        axis_names={n for n, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit},
     )(*(jax.sharding.reshard(x, s) for x, s in zip(operands, ins, strict=True)))
 
 

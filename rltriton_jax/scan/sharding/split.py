@@ -37,7 +37,7 @@ class Split(NamedTuple):
         """The same, but split on `axis` over only as many devices as divide `size`."""
         names = list(self.names)
         split = self
-        while names[axis] and (size == 0 or size % split.count(axis)):
+        while names[axis] and (size <= 1 or size % split.count(axis)):
             names[axis] = names[axis][:-1]
             split = Split(self.mesh, tuple(names))
         return split
