@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import rltriton_jax as rtj
 from rltriton_jax.bench.scaling import collectives
+from rltriton_jax.scan.sharding import devices
 from rltriton_jax.scan.sharding.split import split_by_xla
 from rltriton_jax.scan.triton import launch
 
@@ -125,7 +126,7 @@ def test_a_reshape_that_splits_unevenly(function, rng):
 
 
 @pytest.mark.parametrize("kinds", [(AUTO, AUTO), (AUTO, EXPLICIT)], ids=["auto", "mixed"])
-@every_function
+@pytest.mark.parametrize("function", [gae, FUNCTIONS["backward"]], ids=["forward", "backward"])
 def test_steps_that_the_devices_do_not_divide_are_gathered_with_a_warning(function, kinds, rng):
     r, v = rollout(rng, 9)
     mesh = mesh_of(kinds)
@@ -142,7 +143,8 @@ def test_steps_that_the_devices_do_not_divide_are_gathered_with_a_warning(functi
 @every_function
 def test_a_batch_on_a_mixed_mesh_moves_nothing(function, kinds, rng):
     mesh = mesh_of(kinds)
-    placed = [jax.device_put(x, NamedSharding(mesh, P(None, ("a", "b")))) for x in rollout(rng)]
+    names = ("a", "b") if kinds[0] == EXPLICIT else ("b", "a")  # as JAX has them: explicit axes first
+    placed = [jax.device_put(x, NamedSharding(mesh, P(None, names))) for x in rollout(rng)]
     with jax.set_mesh(mesh):
         program = jax.jit(function).lower(*placed).compile()
     assert collectives(program.as_text()) == []
@@ -187,11 +189,23 @@ def test_in_a_pmap(implementation, rng):
         assert_same(mapped(r, v), function(r, v))
 
 
-def test_devices_in_an_order_that_no_mesh_has_are_gathered_with_a_warning(rng):
+def test_what_no_mesh_describes_is_gathered_with_a_warning(rng, monkeypatch):
     r, v = rollout(rng)
-    mesh = jax.sharding.Mesh(np.array(jax.devices())[[0, 1, 2, 4, 3, 5, 6, 7]], "x")
-    placed = [jax.device_put(x, NamedSharding(mesh, P(None, "x"))) for x in (r, v)]
-    assert_same(jax.jit(gae)(*placed), gae(r, v))
+    monkeypatch.setattr(devices, "split_by_xla", lambda *_: None)
+    placed = [jax.device_put(x, NamedSharding(mesh_of(), P(None, "a"))) for x in (r, v)]
+    with pytest.warns(UserWarning, match=r"in an order that no mesh has.*Operands: \(16, 8\) \{devices"):
+        assert_same(jax.jit(lambda r, v: gae(r, v))(*placed), gae(r, v))
+
+
+@every_mesh
+@every_function
+@pytest.mark.parametrize("time", [("a", "b"), ("b", "a")], ids="-".join)
+def test_time_split_over_the_axes_of_a_mesh_in_either_order(time, function, kinds, rng):
+    r, v = rollout(rng)
+    mesh = mesh_of(kinds)
+    with jax.set_mesh(mesh):
+        got = jax.jit(function)(*(jax.device_put(x, NamedSharding(mesh, P(time))) for x in (r, v)))
+    assert_same(got, function(r, v))
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
@@ -199,7 +213,13 @@ def test_a_mesh_is_read_off_device_numbers(order):
     """Whatever axes of a mesh an axis of the data has, in whatever order, and copies over the rest."""
     names = np.array(["x", "y", "z"])[list(order)]
     mesh = jax.make_mesh((2, 2, 2), ("x", "y", "z"), axis_types=(AUTO,) * 3)
-    for spec in (P(*names), P(None, tuple(names)), P(names[0]), P(None, tuple(names[:2])), P(tuple(names[1:]), names[0])):
+    for spec in (
+        P(*names),
+        P(None, tuple(names)),
+        P(names[0]),
+        P(None, tuple(names[:2])),
+        P(tuple(names[1:]), names[0]),
+    ):
         wanted = NamedSharding(mesh, spec)
         split = split_by_xla(wanted, 3, 8)
         assert split is not None
@@ -217,10 +237,10 @@ def meshes(draw):
     sizes = draw(st.sampled_from([(8,), (4,), (4, 2), (2, 4), (2, 2), (1, 8), (2, 2, 2), (2, 1, 4)]))
     names = draw(st.permutations(["x", "y", "z"]))[: len(sizes)]
     kinds = tuple(draw(st.sampled_from([AUTO, EXPLICIT])) for _ in sizes)
-    devices = np.array(jax.devices())[: math.prod(sizes)]
+    chosen = np.array(jax.devices())[: math.prod(sizes)]
     if draw(st.booleans()):
-        devices = devices[::-1]
-    return jax.sharding.Mesh(devices.reshape(sizes), tuple(names), axis_types=kinds)
+        chosen = chosen[::-1]
+    return jax.sharding.Mesh(chosen.reshape(sizes), tuple(names), axis_types=kinds)
 
 
 def specs(draw, mesh, shape, names):
@@ -245,7 +265,9 @@ def programs(draw):
     case = draw(st.sampled_from([*ESTIMATORS, SUMS]))
     shape = draw(st.sampled_from(SIZES)), draw(st.sampled_from(SIZES))
     seed = draw(st.integers(0, 2**32 - 1))
-    kwargs = arguments(case, np.random.default_rng(seed), shape[0], shape[1:], hyper=draw(st.sampled_from(["scalar", "batch"])))
+    kwargs = arguments(
+        case, np.random.default_rng(seed), shape[0], shape[1:], hyper=draw(st.sampled_from(["scalar", "batch"]))
+    )
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     explicit = [n for n in mesh.axis_names if kinds[n] == EXPLICIT]
     automatic = [n for n in mesh.axis_names if kinds[n] == AUTO]

@@ -245,7 +245,9 @@ def test_steps_that_do_not_divide_are_gathered_with_a_warning(rng):
     def estimate(r, v):
         return jax.lax.with_sharding_constraint(rtj.gae(r, v, bootstrap_value=0.0).advantages, split_in_four)
 
-    with pytest.warns(UserWarning, match=r"4 devices along time do not divide 9 steps.* a multiple of that.*\(9, 4\) \{"):
+    with pytest.warns(
+        UserWarning, match=r"4 devices along time do not divide 9 steps.* a multiple of that.*\(9, 4\) \{"
+    ):
         got = jax.jit(estimate)(r, v)
     np.testing.assert_allclose(got, rtj.gae(r, v, bootstrap_value=0.0).advantages, rtol=1e-5, atol=1e-5)
 

@@ -6,7 +6,14 @@ import warnings
 from rltriton_jax.scan.implementation import resolve_implementation
 from rltriton_jax.scan.jax_internals import mlir, platforms
 from rltriton_jax.scan.plain import scan as plain
-from rltriton_jax.scan.sharding.devices import is_partly_manual, is_split, is_split_by_xla, lower, on_each_shard, on_one_device
+from rltriton_jax.scan.sharding.devices import (
+    is_partly_manual,
+    is_split,
+    is_split_by_xla,
+    lower,
+    on_each_shard,
+    on_one_device,
+)
 from rltriton_jax.scan.sharding.time_shards import scan_part, without_edge_rows
 from rltriton_jax.scan.triton import launch
 

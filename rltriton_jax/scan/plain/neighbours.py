@@ -5,9 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from rltriton_jax.scan.jax_internals import ad, zero_tangent
+from rltriton_jax.scan.jax_internals import ad, in_mesh_order, zero_tangent
 from rltriton_jax.scan.plain.products import unbroadcast
 from rltriton_jax.scan.rules import aligned, bind, define, result_aval
 from rltriton_jax.scan.sharding.devices import is_split, lower, on_each_shard
@@ -58,10 +59,12 @@ def step_from_neighbour(x, shift: int, beyond, axis: int, names):
 
     It is the first or last that the neighbouring device holds, and `beyond` where the window ends.
     """
-    count = lax.axis_size(names)
+    count, ordered = lax.axis_size(names), in_mesh_order(names)
+    sizes = [lax.axis_size(name) for name in ordered]
+    numbers = np.arange(count).reshape(sizes).transpose([ordered.index(name) for name in names]).ravel().tolist()
     edge = lax.slice_in_dim(x, *((0, 1) if shift > 0 else (x.shape[axis] - 1, x.shape[axis])), axis=axis)
-    pairs = [(i, i - shift) for i in range(count) if 0 <= i - shift < count]
-    return jnp.where(outside(shift, names), beyond, lax.ppermute(edge.astype(beyond.dtype), names, pairs))
+    pairs = [(numbers[i], numbers[i - shift]) for i in range(count) if 0 <= i - shift < count]
+    return jnp.where(outside(shift, names), beyond, lax.ppermute(edge.astype(beyond.dtype), ordered, pairs))
 
 
 def _lower(ctx, *operands, shift, axis):

@@ -162,7 +162,9 @@ def _as_xla_splits(part, shape, num_results, time_axis, num_devices, *operands):
 
 
 def _warn_of_a_gather(reason, shape, results, operands):
-    given, made = (", ".join(f"{x.shape} {hlo_sharding(x.sharding, len(shape))}" for x in a) for a in (operands, results))
+    given, made = (
+        ", ".join(f"{x.shape} {hlo_sharding(x.sharding, len(shape))}" for x in a) for a in (operands, results)
+    )
     warnings.warn(f"A scan gathers what XLA has split: {reason}. Operands: {given}; results: {made}.", stacklevel=2)
 
 
