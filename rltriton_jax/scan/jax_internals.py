@@ -66,7 +66,7 @@ def with_any_devices(ctx: mlir.LoweringRuleContext) -> mlir.LoweringRuleContext:
 
 
 def sharded_by_type(ctx: mlir.LoweringRuleContext, results) -> list[Any]:
-    """Lowered results, sharded over the explicit axes of a mesh as their types say, which JAX's own rules see to too."""
+    """Lowered results, sharded over the explicit axes of a mesh as their types say, as JAX's own rules do."""
     return [lower_with_sharding_in_types(ctx, x, aval) for x, aval in zip(results, ctx.avals_out, strict=True)]
 
 

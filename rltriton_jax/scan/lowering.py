@@ -86,8 +86,8 @@ def _lower_cpu(ctx, *operands, implementation, **params):
     scan = functools.partial(launch.scan_with, run_interpreted)
     if is_partly_manual(ctx):
         raise ValueError(
-            "implementation='interpret' calls back to the host, which it cannot in a shard_map over some axes of the mesh "
-            "only; map over all axes, or use implementation=None."
+            "implementation='interpret' calls back to the host, which it cannot in a shard_map over some axes of the "
+            "mesh only; map over all axes, or use implementation=None."
         )
     if is_split_by_xla(ctx):
         scan = on_one_device(ctx, scan)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.core import ShapedArray
+from jax.core import ShapedArray, Tracer
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -23,7 +23,6 @@ from rltriton_jax.scan.jax_internals import (
     run_eagerly,
     varying_axes,
 )
-
 
 _result_types: dict[Primitive, Callable[..., Any]] = {}
 
@@ -72,7 +71,7 @@ def sharded_alike(arrays: Sequence[Any], like: ShapedArray) -> list[Any]:
     in_mesh = not jax.sharding.get_abstract_mesh().empty
 
     def place(x):
-        if not (in_mesh or isinstance(x, jax.core.Tracer)):
+        if not (in_mesh or isinstance(x, Tracer)):
             return x
         own = jax.typeof(x).sharding
         spec = [s if n == full else None for n, full, s in zip(x.shape, like.shape, like.sharding.spec)]
@@ -99,8 +98,8 @@ def result_aval(avals: Sequence[ShapedArray], shape, dtype) -> ShapedArray:
     names = [name for entry in every for name in (entry if isinstance(entry, tuple) else (entry,))]
     if any(len(entries) > 1 for entries in spec) or len(names) != len(set(names)):
         raise ValueError(
-            f"operands of shapes {[a.shape for a in avals]} are sharded by {[str(a.sharding.spec) for a in avals]}, which "
-            "contradict each other; give them one sharding with jax.sharding.reshard."
+            f"operands of shapes {[a.shape for a in avals]} are sharded by {[str(a.sharding.spec) for a in avals]}, "
+            "which contradict each other; give them one sharding with jax.sharding.reshard."
         )
     sharding = NamedSharding(meshes[0], P(*(entries.pop() if entries else None for entries in spec)))
     return retyped(avals[0], shape, jnp.dtype(dtype), sharding)

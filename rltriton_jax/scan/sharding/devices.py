@@ -133,7 +133,7 @@ def _as_xla_splits(part, shape, num_results, time_axis, num_devices, *operands):
         return (first(read(operands)).sharding(shape),) * num_results
 
     def partition(_, operands, results):
-        """Split as the first result that is split, else as the first such operand; XLA moves what is split otherwise."""
+        """Split as the first result that is split, else as the first such operand; XLA moves what differs."""
         splits = read((*results, *operands))
         wanted = first(splits)
         chosen = wanted.dividing(time_axis, steps)

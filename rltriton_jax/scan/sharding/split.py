@@ -3,8 +3,8 @@
 `custom_partitioning` is asked how to split an operation when XLA has chosen the shardings of its operands and results.
 Each comes as XLA's own HloSharding, whatever its user wrote, and whether Shardy or GSPMD chose:
 
-- replicated: of arrays that are not placed on a mesh, of constants and of NumPy arrays, and where the operands' shardings
-  contradict each other;
+- replicated: of arrays that are not placed on a mesh, of constants and of NumPy arrays, and where the operands'
+  shardings contradict each other;
 - maximal, all of it on one device; manual, unreduced and unknown: there is nothing to split by;
 - tiled: an array of device numbers with an axis for each axis of the data, and perhaps one more for copies. Where it
   comes from a mesh, an axis of the data may be split over any axes of the mesh, in any order, or over a part of one
@@ -17,7 +17,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rltriton_jax.scan.jax_internals import hlo_sharding
@@ -26,7 +26,7 @@ from rltriton_jax.scan.jax_internals import hlo_sharding
 class Split(NamedTuple):
     """A mesh, and for each axis of the data the names of the mesh axes that it is split over, the slowest first."""
 
-    mesh: AbstractMesh
+    mesh: Mesh | AbstractMesh
     names: tuple[tuple[str, ...], ...]
 
     def count(self, axis: int) -> int:
