@@ -17,7 +17,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rltriton_jax.scan.jax_internals import hlo_sharding
@@ -26,7 +26,7 @@ from rltriton_jax.scan.jax_internals import hlo_sharding
 class Split(NamedTuple):
     """A mesh, and for each axis of the data the names of the mesh axes that it is split over, the slowest first."""
 
-    mesh: Mesh | AbstractMesh
+    mesh: AbstractMesh
     names: tuple[tuple[str, ...], ...]
 
     def count(self, axis: int) -> int:
@@ -60,7 +60,7 @@ def split_by_types(sharding: NamedSharding, ndim: int) -> Split:
     """The `Split` that an explicit mesh has in the types."""
     entries = (*sharding.spec, *(None,) * (ndim - len(sharding.spec)))
     names = tuple(() if e is None else e if isinstance(e, tuple) else (e,) for e in entries)
-    return Split(sharding.mesh, names)
+    return Split(sharding.mesh.abstract_mesh, names)
 
 
 def split_by_xla(sharding: Any, ndim: int, num_devices: int) -> Split | None:
