@@ -6,7 +6,8 @@ from typing import Any
 
 import jax
 from jax._src import checkify as _checkify
-from jax._src import dispatch
+from jax._src.core import get_axis_env
+from jax._src.interpreters.mlir import lower_with_sharding_in_types
 from jax._src.sharding_impls import ShardingContext, SPMDAxisContext
 from jax.core import ShapedArray
 from jax.experimental import checkify
@@ -26,11 +27,6 @@ from jax.interpreters import partial_eval, xla
 def run_eagerly(primitive: Primitive) -> None:
     """Lets eager calls run as a compiled program that is cached; a `jax.jit` made at each call would compile again."""
     primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
-
-
-def show_devices(primitive: Primitive) -> None:
-    """Lets the lowering of `primitive` know how many devices there are, which it is not told otherwise."""
-    dispatch.prim_requires_devices_during_lowering.add(primitive)
 
 
 def drop_unused_outputs(primitive: Primitive, rule: Callable[..., Any]) -> None:
@@ -57,6 +53,26 @@ def num_automatic_devices(ctx: mlir.LoweringRuleContext) -> int:
     """Over how many devices XLA may split what is lowered; lowering rules have no public way to ask."""
     context = ctx.module_context.axis_context
     return context.num_devices if isinstance(context, ShardingContext) else 1
+
+
+def with_any_devices(ctx: mlir.LoweringRuleContext) -> mlir.LoweringRuleContext:
+    """The context for `custom_partitioning`, which wants the devices that XLA splits over, and only looks at how many.
+
+    JAX would tell which they are, but then refuses programs with more than one mesh.
+    """
+    count = num_automatic_devices(ctx)
+    devices = (jax.local_devices()[0],) * count
+    return ctx.replace(module_context=ctx.module_context.replace(axis_context=ShardingContext(count, devices)))
+
+
+def sharded_by_type(ctx: mlir.LoweringRuleContext, results) -> list[Any]:
+    """Lowered results, sharded over the explicit axes of a mesh as their types say, as JAX's own rules do."""
+    return [lower_with_sharding_in_types(ctx, x, aval) for x, aval in zip(results, ctx.avals_out, strict=True)]
+
+
+def hlo_sharding(sharding: Any, ndim: int) -> Any:
+    """The sharding of an array of `ndim` axes as XLA has it; JAX decodes it only where it knows of one mesh."""
+    return sharding._to_xla_hlo_sharding(ndim)
 
 
 def automatic_axes_beside_manual(ctx: mlir.LoweringRuleContext) -> dict[Any, int]:
@@ -87,3 +103,8 @@ def check_under_checkify(primitive: Primitive, check: Callable[..., None]) -> No
         return error, primitive.bind(*operands, **params)
 
     _checkify.error_checks[primitive] = rule
+
+
+def in_mesh_order(names) -> tuple[Any, ...]:
+    """Manual axes in the order of their mesh, which is the order in which `lax.ppermute` counts devices."""
+    return tuple(name for name in get_axis_env().axis_sizes if name in names)

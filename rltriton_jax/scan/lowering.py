@@ -6,7 +6,14 @@ import warnings
 from rltriton_jax.scan.implementation import resolve_implementation
 from rltriton_jax.scan.jax_internals import mlir, platforms
 from rltriton_jax.scan.plain import scan as plain
-from rltriton_jax.scan.sharding.devices import is_partly_manual, is_split, is_split_by_xla, on_each_shard
+from rltriton_jax.scan.sharding.devices import (
+    is_partly_manual,
+    is_split,
+    is_split_by_xla,
+    lower,
+    on_each_shard,
+    on_one_device,
+)
 from rltriton_jax.scan.sharding.time_shards import scan_part, without_edge_rows
 from rltriton_jax.scan.triton import launch
 
@@ -27,11 +34,6 @@ def _own(platform):
 
 def _lower_split(ctx, *operands, recurrence, time_axis, dtype, wanted, implementation):
     """Each device scans what it holds: the primitive is bound again, to that. XLA takes weighted sums beforehand."""
-    if implementation == "interpret" and is_split_by_xla(ctx):
-        raise ValueError(
-            "implementation='interpret' calls back to the host, which XLA cannot split over devices; use one device, "
-            "jax.shard_map, or a mesh with AxisType.Explicit."
-        )
     scan = functools.partial(ctx.primitive.bind, implementation=implementation)
     params = {"time_axis": time_axis, "dtype": dtype, "wanted": wanted}
 
@@ -46,16 +48,18 @@ def _lower_split(ctx, *operands, recurrence, time_axis, dtype, wanted, implement
 
         return on_each_shard(ctx, part, time_axis)(*operands)
 
-    return mlir.lower_fun(whole, multiple_results=True)(ctx, *operands)
+    return lower(ctx, whole, *operands)
 
 
 def _or_split(rule):
     """A lowering rule for one device made one for any number."""
 
-    def lower(ctx, *operands, **params):
-        return (_lower_split if is_split(ctx) else rule)(ctx, *operands, **params)
+    def lower_either(ctx, *operands, **params):
+        # The interpreter calls back to the host: XLA gathers for that what it splits.
+        interpreted = params["implementation"] == "interpret" and is_split_by_xla(ctx)
+        return (_lower_split if is_split(ctx) and not interpreted else rule)(ctx, *operands, **params)
 
-    return lower
+    return lower_either
 
 
 _lower_plain = mlir.lower_fun(plain.affine_scan, multiple_results=True)
@@ -80,6 +84,13 @@ def _lower_cpu(ctx, *operands, implementation, **params):
     from rltriton_jax.scan.triton.interpret import run_interpreted
 
     scan = functools.partial(launch.scan_with, run_interpreted)
+    if is_partly_manual(ctx):
+        raise ValueError(
+            "implementation='interpret' calls back to the host, which it cannot in a shard_map over some axes of the "
+            "mesh only; map over all axes, or use implementation=None."
+        )
+    if is_split_by_xla(ctx):
+        scan = on_one_device(ctx, scan)
     return mlir.lower_fun(scan, multiple_results=True)(ctx, *operands, **params)
 
 

@@ -288,7 +288,6 @@ affine_scan_p = define(
     transpose=_transpose,
     lower=LOWERINGS,
     multiple_results=True,
-    for_devices=True,
 )
 drop_unused_outputs(affine_scan_p, _dce)
 check_under_checkify(affine_scan_p, _check_flags)

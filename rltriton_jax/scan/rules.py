@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.core import ShapedArray
-from jax.sharding import NamedSharding
+from jax.core import ShapedArray, Tracer
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rltriton_jax.scan.jax_internals import (
@@ -21,9 +21,10 @@ from rltriton_jax.scan.jax_internals import (
     mlir,
     retyped,
     run_eagerly,
-    show_devices,
     varying_axes,
 )
+
+_result_types: dict[Primitive, Callable[..., Any]] = {}
 
 
 def define(
@@ -35,21 +36,16 @@ def define(
     transpose: Callable[..., Any],
     lower: Mapping[str | None, Callable[..., Any]],
     multiple_results: bool = False,
-    for_devices: bool = False,
 ) -> Primitive:
-    """A primitive with all of its rules; `lower` has one for each platform, and one for all others at None.
-
-    `for_devices` says that the lowering asks how many devices there are.
-    """
+    """A primitive with all of its rules; `lower` has one for each platform, and one for all others at None."""
     primitive = Primitive(name)
     primitive.multiple_results = multiple_results
     run_eagerly(primitive)
-    if for_devices:
-        show_devices(primitive)
     primitive.def_abstract_eval(abstract_eval)
     batching.primitive_batchers[primitive] = batch
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
+    _result_types[primitive] = abstract_eval
     for platform, rule in lower.items():
         mlir.register_lowering(primitive, rule, platform=platform)
     return primitive
@@ -65,27 +61,48 @@ def varying_alike(arrays: Sequence[Any]) -> list[Any]:
     ]
 
 
+def sharded_alike(arrays: Sequence[Any], like: ShapedArray) -> list[Any]:
+    """The arrays, sharded as `like` is where an explicit mesh has that in the types: JAX's `where` wants that of cases.
+
+    An axis on which one has another size is not split. Eager calls outside `jax.set_mesh` leave it to the lowering.
+    """
+    if AxisType.Explicit not in like.sharding.mesh.axis_types:
+        return list(arrays)
+    in_mesh = not jax.sharding.get_abstract_mesh().empty
+
+    def place(x):
+        if not (in_mesh or isinstance(x, Tracer)):
+            return x
+        own = jax.typeof(x).sharding
+        spec = [s if n == full else None for n, full, s in zip(x.shape, like.shape, like.sharding.spec)]
+        wanted = NamedSharding(like.sharding.mesh, P(*spec, *own.spec[len(spec) :]))
+        return x if own == wanted else jax.sharding.reshard(x, wanted)
+
+    return [place(x) for x in arrays]
+
+
 def bind(primitive: Primitive, *operands, **params):
-    """Binds `primitive` to operands that vary over the same manual axes."""
-    return primitive.bind(*varying_alike(operands), **params)
+    """Binds `primitive` to operands that vary over the same manual axes and are sharded as its result."""
+    operands = varying_alike(operands)
+    result = _result_types[primitive](*map(jax.typeof, operands), **params)
+    return primitive.bind(*sharded_alike(operands, jax.tree.leaves(result)[0]), **params)
 
 
 def result_aval(avals: Sequence[ShapedArray], shape, dtype) -> ShapedArray:
     """The type of a result with the operands' common shape: sharded as they are, varying over the same manual axes."""
-    spec = [_common_axis(avals, d) for d in range(len(shape))]
+    spec = [{a.sharding.spec[d] for a in avals if a.shape[d] == n} - {None} for d, n in enumerate(shape)]
     meshes = [a.sharding.mesh for a in avals if not a.sharding.mesh.empty]
-    sharding = NamedSharding(meshes[0], P(*spec)) if meshes else avals[0].sharding
-    return retyped(avals[0], shape, jnp.dtype(dtype), sharding)
-
-
-def _common_axis(avals, d):
-    names = {a.sharding.spec[d] for a in avals if d < len(a.sharding.spec)} - {None}
-    if len(names) > 1:
+    if not meshes:
+        return retyped(avals[0], shape, jnp.dtype(dtype), avals[0].sharding)
+    every = [entry for entries in spec for entry in entries]
+    names = [name for entry in every for name in (entry if isinstance(entry, tuple) else (entry,))]
+    if any(len(entries) > 1 for entries in spec) or len(names) != len(set(names)):
         raise ValueError(
-            f"on axis {d} operands of shapes {[a.shape for a in avals]} are sharded over {sorted(map(str, names))}; "
-            "give them one sharding with jax.sharding.reshard."
+            f"operands of shapes {[a.shape for a in avals]} are sharded by {[str(a.sharding.spec) for a in avals]}, "
+            "which contradict each other; give them one sharding with jax.sharding.reshard."
         )
-    return names.pop() if names else None
+    sharding = NamedSharding(meshes[0], P(*(entries.pop() if entries else None for entries in spec)))
+    return retyped(avals[0], shape, jnp.dtype(dtype), sharding)
 
 
 def aligned(args, dims):

@@ -5,12 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from rltriton_jax.scan.jax_internals import ad, mlir, zero_tangent
+from rltriton_jax.scan.jax_internals import ad, in_mesh_order, zero_tangent
 from rltriton_jax.scan.plain.products import unbroadcast
 from rltriton_jax.scan.rules import aligned, bind, define, result_aval
-from rltriton_jax.scan.sharding.devices import is_split, on_each_shard
+from rltriton_jax.scan.sharding.devices import is_split, lower, on_each_shard
 
 
 def shifted(x, shift: int, beyond, axis: int):
@@ -58,10 +59,12 @@ def step_from_neighbour(x, shift: int, beyond, axis: int, names):
 
     It is the first or last that the neighbouring device holds, and `beyond` where the window ends.
     """
-    count = lax.axis_size(names)
+    count, ordered = lax.axis_size(names), in_mesh_order(names)
+    sizes = [lax.axis_size(name) for name in ordered]
+    numbers = np.arange(count).reshape(sizes).transpose([ordered.index(name) for name in names]).ravel().tolist()
     edge = lax.slice_in_dim(x, *((0, 1) if shift > 0 else (x.shape[axis] - 1, x.shape[axis])), axis=axis)
-    pairs = [(i, i - shift) for i in range(count) if 0 <= i - shift < count]
-    return jnp.where(outside(shift, names), beyond, lax.ppermute(edge.astype(beyond.dtype), names, pairs))
+    pairs = [(numbers[i], numbers[i - shift]) for i in range(count) if 0 <= i - shift < count]
+    return jnp.where(outside(shift, names), beyond, lax.ppermute(edge.astype(beyond.dtype), ordered, pairs))
 
 
 def _lower(ctx, *operands, shift, axis):
@@ -72,7 +75,7 @@ def _lower(ctx, *operands, shift, axis):
         return [_shift(x, edge, shift, axis)]
 
     function = on_each_shard(ctx, local, axis) if is_split(ctx) else functools.partial(local, ())
-    return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+    return lower(ctx, function, *operands)
 
 
 def _batch(args, dims, *, shift, axis):
@@ -106,5 +109,4 @@ neighbour_p = define(
     jvp=_jvp,
     transpose=_transpose,
     lower={None: _lower},
-    for_devices=True,
 )

@@ -6,7 +6,7 @@ explicit mesh). In the body of a user's own `shard_map` the operands are local a
 """
 
 import functools
-import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +17,16 @@ from jax.sharding import PartitionSpec as P
 from rltriton_jax.scan.jax_internals import (
     automatic_axes_beside_manual,
     custom_partitioning,
+    hlo_sharding,
     mlir,
     num_automatic_devices,
+    retyped,
+    sharded_by_type,
+    with_any_devices,
 )
+from rltriton_jax.scan.sharding.split import split_by_types, split_by_xla, whole
+
+NO_MESH = AbstractMesh((), ())
 
 
 def is_split(ctx: mlir.LoweringRuleContext) -> bool:
@@ -38,11 +45,37 @@ def is_partly_manual(ctx: mlir.LoweringRuleContext) -> bool:
 
 
 def _explicit_mesh(ctx):
+    """The mesh whose types say all; where XLA splits over other axes of it, XLA knows those that types name too."""
     for aval in ctx.avals_in:
         mesh = aval.sharding.mesh
-        if not mesh.empty and AxisType.Explicit in mesh.axis_types:
+        kinds = {kind for kind, n in zip(mesh.axis_types, mesh.axis_sizes, strict=True) if n > 1}
+        if not mesh.empty and AxisType.Explicit in mesh.axis_types and (AxisType.Auto not in kinds):
             return mesh
     return None
+
+
+def lower(ctx: mlir.LoweringRuleContext, function: Callable[..., Any], *operands):
+    """Lowers a function of whole arrays that calls what `on_each_shard` gives."""
+    if not is_split_by_xla(ctx):
+        return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+    inner = with_any_devices(ctx).replace(avals_in=[_untyped(a) for a in ctx.avals_in])
+    results = mlir.lower_fun(_outside_meshes(function), multiple_results=True)(inner, *operands)
+    return sharded_by_type(ctx, results)
+
+
+def _untyped(aval):
+    """The type without a sharding, which XLA knows already."""
+    return retyped(aval, aval.shape, aval.dtype, NamedSharding(NO_MESH, P(*(None,) * aval.ndim)))
+
+
+def _outside_meshes(function):
+    """The same function, in which the user's mesh does not hold."""
+
+    def outside(*operands):
+        with jax.sharding.use_abstract_mesh(NO_MESH):
+            return function(*operands)
+
+    return outside
 
 
 def on_each_shard(ctx: mlir.LoweringRuleContext, part: Callable[..., Any], time_axis: int) -> Callable[..., Any]:
@@ -52,55 +85,87 @@ def on_each_shard(ctx: mlir.LoweringRuleContext, part: Callable[..., Any], time_
     operand has the full size on an axis or 1.
     """
     shape, num_results = ctx.avals_out[0].shape, len(ctx.avals_out)
-
-    def results_of(names, *operands):
-        return tuple(part(names, *operands))
-
-    def specs(spec, mesh, operands):
-        spec = (*spec, *(None,) * (len(shape) - len(spec)))
-        names = _names(spec[time_axis])
-        count = math.prod(mesh.shape[name] for name in names)
-        if shape[time_axis] % count:
-            raise ValueError(
-                f"the operands hold {shape[time_axis]} steps, split over {count} devices along time; "
-                "make the number of steps a multiple of that, or shard batch axes instead."
-            )
-        return names, [P(*(None if n == 1 else s for n, s in zip(x.shape, spec))) for x in operands], P(*spec)
-
-    def with_types(mesh, *operands):
-        names, ins, out = specs(ctx.avals_out[0].sharding.spec, mesh, operands)
-        explicit = {n for n, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit}
-        return jax.shard_map(
-            functools.partial(results_of, names),
-            mesh=mesh,
-            in_specs=tuple(ins),
-            out_specs=(out,) * num_results,
-            axis_names=explicit,
-            check_vma=False,
-        )(*(jax.sharding.reshard(x, NamedSharding(mesh, spec)) for x, spec in zip(operands, ins, strict=True)))
-
-    def partition(mesh, operands, results):
-        if not isinstance(results[0].sharding, NamedSharding):
-            raise ValueError(f"operands are sharded by {results[0].sharding}; use jax.sharding.NamedSharding.")
-        names, ins, out = specs(results[0].sharding.spec, mesh, operands)
-
-        def local(*operands):
-            with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):  # the user's mesh is not the part's
-                return results_of(names, *operands)
-
-        return mesh, local, (NamedSharding(mesh, out),) * num_results, tuple(NamedSharding(mesh, s) for s in ins)
-
-    def with_xla(*operands):
-        call = custom_partitioning(functools.partial(results_of, ()))
-        call.def_partition(partition, sharding_rule=_sharding_rule([x.shape for x in operands], shape, num_results))
-        return call(*operands)
-
     mesh = _explicit_mesh(ctx)
-    return with_xla if mesh is None else functools.partial(with_types, mesh)
+    if mesh is None:
+        return functools.partial(_as_xla_splits, part, shape, num_results, time_axis, num_automatic_devices(ctx))
+    return functools.partial(_as_types_say, part, shape, num_results, time_axis, ctx.avals_out[0].sharding)
 
 
-def _names(entry) -> tuple[Any, ...]:
-    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+def on_one_device(ctx: mlir.LoweringRuleContext, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function of whole arrays, that calls back to the host: XLA gathers for one device what it splits."""
+    everywhere = whole(len(ctx.avals_out[0].shape), num_automatic_devices(ctx))
+
+    def with_results_everywhere(*operands, **params):
+        with jax.sharding.use_abstract_mesh(everywhere.mesh):
+            results = function(*operands, **params)
+            return [jax.lax.with_sharding_constraint(x, everywhere.sharding(x.shape)) for x in results]
+
+    return with_results_everywhere
+
+
+def _results(part, names, *operands):
+    return tuple(part(names, *operands))
+
+
+def _as_types_say(part, shape, num_results, time_axis, sharding, *operands):
+    mesh = sharding.mesh
+    split = split_by_types(sharding, len(shape)).dividing(time_axis, shape[time_axis])
+    ins = [split.sharding(x.shape) for x in operands]
+    return jax.shard_map(
+        functools.partial(_results, part, split.names[time_axis]),
+        mesh=mesh,
+        in_specs=tuple(s.spec for s in ins),
+        out_specs=(split.sharding(shape).spec,) * num_results,
+    )(*(jax.sharding.reshard(x, s) for x, s in zip(operands, ins, strict=True)))
+
+
+def _as_xla_splits(part, shape, num_results, time_axis, num_devices, *operands):
+    steps = shape[time_axis]
+
+    def read(arrays):
+        return [split_by_xla(x.sharding, len(shape), num_devices) for x in arrays]
+
+    def first(splits):
+        return next((s for s in splits if s is not None and any(s.names)), whole(len(shape), num_devices))
+
+    def infer(_, operands, results):
+        """GSPMD asks for the results' shardings first; Shardy reads the sharding rule."""
+        return (first(read(operands)).sharding(shape),) * num_results
+
+    def partition(_, operands, results):
+        """Split as the first result that is split, else as the first such operand; XLA moves what differs."""
+        splits = read((*results, *operands))
+        wanted = first(splits)
+        chosen = wanted.dividing(time_axis, steps)
+        if None in splits:
+            _warn_of_a_gather("devices are in an order that no mesh has; use one mesh", shape, results, operands)
+        if chosen != wanted and steps:
+            _warn_of_a_gather(
+                f"{wanted.count(time_axis)} devices along time do not divide {steps} steps; make the number of steps a "
+                "multiple of that, or shard batch axes instead",
+                shape,
+                results,
+                operands,
+            )
+        local = _outside_meshes(functools.partial(_results, part, chosen.names[time_axis]))
+        outs, ins = ([chosen.sharding(x.shape) for x in arrays] for arrays in (results, operands))
+        return chosen.mesh, local, tuple(outs), tuple(ins)
+
+    call = custom_partitioning(functools.partial(_results, part, ()))
+    call.def_partition(
+        partition,
+        infer_sharding_from_operands=infer,
+        decode_shardings=False,
+        sharding_rule=_sharding_rule([x.shape for x in operands], shape, num_results),
+    )
+    return call(*operands)
+
+
+def _warn_of_a_gather(reason, shape, results, operands):
+    given, made = (
+        ", ".join(f"{x.shape} {hlo_sharding(x.sharding, len(shape))}" for x in a) for a in (operands, results)
+    )
+    warnings.warn(f"A scan gathers what XLA has split: {reason}. Operands: {given}; results: {made}.", stacklevel=2)
 
 
 def _sharding_rule(in_shapes, shape, num_results):
