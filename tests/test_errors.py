@@ -87,6 +87,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str, str]] = {
     "float8 alone": (lambda x: rtj.episodic_prefix_sum(FLOAT8), "inputs", "float8_e4m3fn", "astype(jnp.float32)"),
     "traced float8": (
         lambda x: rtj.linear_recurrence(0.9, x.astype("float8_e5m2")), "inputs", "float8_e5m2", "astype(jnp.float32)"),
+    "flags of a float8 that has no 0": (
+        lambda x: gae(x, x, jnp.ones((4, 3), "float8_e8m0fnu")), "terminated", "float8_e8m0fnu", "astype(jnp.float32)"),
     "a float8 gamma": (lambda x: gae(x, x, gamma=FLOAT8[0, 0]), "gamma", "float8_e4m3fn", "astype(jnp.float32)"),
     "int4": (lambda x: gae(x, x.astype("int4")), "values", "int4", "astype(jnp.float32)"),
     "integers alone": (lambda x: rtj.episodic_prefix_sum(x.astype(int)), "inputs", "int32", "astype(jnp.float32)"),

@@ -101,6 +101,21 @@ def test_an_eager_call_outside_set_mesh(kinds, rng):
     assert_same(gae(jax.device_put(r, NamedSharding(mesh_of(kinds), P("a", "b"))), v), gae(r, v))
 
 
+@pytest.mark.parametrize("spec", [P("a"), P(None, "a")], ids=["time", "batch"])
+def test_an_explicit_axis_of_one_device_along_an_axis_of_size_1(spec, rng):
+    """It is in the types, and one operand has it while the rest have not."""
+    kwargs = arguments(SUMS, rng, 1, (1,))
+    mesh = jax.make_mesh((1, 8), ("a", "b"), axis_types=(EXPLICIT, EXPLICIT))
+
+    def loss(probs):
+        return sum(jnp.sum(x**2) for x in outputs(SUMS.function(**{**kwargs, "next_target_probs": probs})))
+
+    probs = kwargs["next_target_probs"]
+    with jax.set_mesh(mesh):
+        got = jax.jit(jax.grad(loss))(jax.device_put(probs, NamedSharding(mesh, spec)))
+    assert_same(got, jax.grad(loss)(probs))
+
+
 @every_function
 def test_under_the_old_context_of_a_mesh(function, rng):
     r, v = rollout(rng)

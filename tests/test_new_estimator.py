@@ -127,8 +127,6 @@ def test_it_is_differentiable(implementation, arguments):
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=lambda k: k.name)
 @on_every_implementation
 def test_time_and_batch_can_be_split_over_a_mesh(implementation, kind, rng):
-    if implementation == "interpret" and kind == AxisType.Auto:
-        pytest.skip("XLA cannot split what the interpreter runs")
     mesh = jax.make_mesh((4, 2), ("time", "batch"), axis_types=(kind, kind))
     inputs, done = rng.normal(size=(16, 6)).astype("float32"), rng.random((16, 6)) < 0.2
     place = lambda x: jax.device_put(x, NamedSharding(mesh, P("time", "batch")))

@@ -112,9 +112,8 @@ def _constant(algebra, output, by) -> float:
 
 
 def _run(*operands, algebra, output, by):
-    nothing = (1,) * operands[0].ndim
     found = dict(zip(_moving_arguments(algebra, output, by), operands, strict=True))
-    arguments = [found[i] if i in found else jnp.zeros(nothing, kind) for i, kind in enumerate(algebra.kinds)]
+    arguments = [found[i] if i in found else jnp.zeros_like(operands[0], kind) for i, kind in enumerate(algebra.kinds)]
     return _function(algebra, output, by)(*arguments)
 
 
