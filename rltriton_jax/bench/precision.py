@@ -311,8 +311,10 @@ def plot(report, file, kind: str = "png") -> None:
             axes.set_xticks(STEPS[::2])
     for axes, of_kind in zip(panels[:, 0], KINDS, strict=True):
         axes.set_ylabel({"zero_mean": "zero-mean data", "one_sign": "data of one sign"}[of_kind] + "\nrelative error")
-    lines = [plt.Line2D([], [], color=c, label=d) for d, c in colors.items()]
-    lines += [plt.Line2D([], [], color="black", linestyle=s, label=words[p]) for p, s in styles.items()]
-    figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), frameon=False, fontsize=9)
+    for dtype, color in colors.items():
+        panels[0, 0].plot([], [], color=color, label=dtype)
+    for part, style in styles.items():
+        panels[0, 0].plot([], [], style, color="black", label=words[part])
+    figure.legend(loc="outside lower center", ncols=len(colors) + len(styles), frameon=False, fontsize=9)
     figure.savefig(file, format=kind, dpi=130)
     plt.close(figure)

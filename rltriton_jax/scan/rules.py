@@ -33,18 +33,22 @@ def define(
     abstract_eval: Callable[..., Any],
     batch: Callable[..., Any],
     jvp: Callable[..., Any],
-    transpose: Callable[..., Any],
     lower: Mapping[str | None, Callable[..., Any]],
+    transpose: Callable[..., Any] | None = None,
     multiple_results: bool = False,
 ) -> Primitive:
-    """A primitive with all of its rules; `lower` has one for each platform, and one for all others at None."""
+    """A primitive with all of its rules; `lower` has one for each platform, and one for all others at None.
+
+    One that is linear in nothing has no `transpose`.
+    """
     primitive = Primitive(name)
     primitive.multiple_results = multiple_results
     run_eagerly(primitive)
     primitive.def_abstract_eval(abstract_eval)
     batching.primitive_batchers[primitive] = batch
     ad.primitive_jvps[primitive] = jvp
-    ad.primitive_transposes[primitive] = transpose
+    if transpose is not None:
+        ad.primitive_transposes[primitive] = transpose
     _result_types[primitive] = abstract_eval
     for platform, rule in lower.items():
         mlir.register_lowering(primitive, rule, platform=platform)

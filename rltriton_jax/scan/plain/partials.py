@@ -137,15 +137,10 @@ def _jvp(primals, tangents, *, algebra, output, by):
     return out, zero_tangent(out) if change is None else jnp.broadcast_to(change, out.shape)
 
 
-def _transpose(cotangent, *operands, **_):
-    raise NotImplementedError("the algebra is not linear; its differential is, and is transposed as `scaled` is.")
-
-
 partial_p = define(
     "algebra",
     abstract_eval=_abstract_eval,
     batch=_batch,
     jvp=_jvp,
-    transpose=_transpose,
     lower={None: mlir.lower_fun(_run, multiple_results=False)},
 )
