@@ -41,7 +41,7 @@ def garbage(case: Case, kwargs, rng):
         if name == "bootstrap_value":
             where = end[-1]
         elif name == "initial":
-            where = poisoned[0] & ~(kwargs["done"][0] if kwargs.get("boundary") == "starts_at" else False)
+            where = poisoned[0] & np.logical_not(kwargs["done"][0] if kwargs.get("boundary") == "starts_at" else False)
         else:
             where = poisoned
             if name in OF_THE_SUCCESSOR:

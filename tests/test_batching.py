@@ -7,7 +7,6 @@ import pytest
 from cases import ESTIMATORS, SUMS, arguments, outputs, primitives
 
 import rltriton_jax as rtj
-from rltriton_jax.scan.triton import launch
 
 
 @pytest.mark.parametrize("case", [*ESTIMATORS, SUMS], ids=str)
@@ -60,8 +59,6 @@ def test_a_sweep_reads_one_rollout(rng):
 @pytest.mark.parametrize("case", [*ESTIMATORS, SUMS], ids=str)
 def test_vmap_over_one_argument_alone_is_a_loop(case, implementation, rng):
     """Each float argument in turn: what does not depend on it keeps its size, and must still meet what does."""
-    if implementation == "interpret" and (reason := launch.import_failure("triton")) is not None:
-        pytest.skip(reason)
     kwargs = {**arguments(case, rng, 5, (2,)), "implementation": implementation}
     for name, x in kwargs.items():
         if getattr(x, "dtype", None) != np.float32:

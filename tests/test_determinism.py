@@ -13,15 +13,8 @@ from cases import CASES, ESTIMATORS, FLOATS, arguments, assert_close, outputs
 
 import rltriton_jax as rtj
 from rltriton_jax.scan.implementation import lowering_target
-from rltriton_jax.scan.triton import launch
 
-INTERPRET = pytest.param(
-    "interpret",
-    marks=pytest.mark.skipif(
-        launch.why_no_triton() is not None or jax.default_backend() != "cpu", reason="needs Triton and runs on CPU"
-    ),
-)
-IMPLEMENTATIONS = ["scan", "chunked_scan", "associative_scan", INTERPRET]
+IMPLEMENTATIONS = ["scan", "chunked_scan", "associative_scan", "interpret"]
 FEW = [case for case in ESTIMATORS if case.name in ("vtrace", "eligibility_traces")]
 """The heaviest and a forward one stand for all where what is tested is not theirs alone."""
 
@@ -149,7 +142,7 @@ HYPERPARAMETERS = (1, True, 1.0, np.float64(1), np.float16(1), np.int64(1), np.b
 
 
 @pytest.mark.parametrize("x64", [False, True])
-@pytest.mark.parametrize("implementation", ["chunked_scan", INTERPRET])
+@pytest.mark.parametrize("implementation", ["chunked_scan", "interpret"])
 def test_a_hyperparameter_may_have_any_dtype(implementation, x64, rng):
     r, v = rng.normal(size=(2, 6, 3)).astype("float32")
     call = lambda gamma: rtj.gae(r, v, bootstrap_value=0.5, gamma=gamma, implementation=implementation)
@@ -177,7 +170,7 @@ def _flag_dtypes():
 FLAG_DTYPES = [*_flag_dtypes(), "int64", "uint64", "float64"]
 
 
-@pytest.mark.parametrize("implementation", ["chunked_scan", INTERPRET])
+@pytest.mark.parametrize("implementation", ["chunked_scan", "interpret"])
 @pytest.mark.parametrize("dtype", FLAG_DTYPES)
 def test_a_flag_may_have_any_dtype_that_holds_0_and_1(dtype, implementation, rng):
     kwargs = arguments(CASES[0], rng, 3)
@@ -193,12 +186,12 @@ def test_flags_of_four_and_two_bits_and_of_float8_are_among_those():
     assert {"bool", "int8", "int4", "uint4", "int2", "uint2", "float8_e4m3fn", "float8_e5m2"} <= {*FLAG_DTYPES}
 
 
-def test_minus_0_is_not_a_flag(rng):
+@pytest.mark.parametrize("implementation", ["scan", "interpret"])
+def test_minus_0_is_not_a_flag(implementation, rng):
     r = rng.normal(size=(4, 3)).astype("float32")
     flags = -jnp.zeros((4, 3), jnp.bfloat16)
-    for implementation in ("scan", "interpret") if launch.why_no_triton() is None else ("scan",):
-        got = rtj.discounted_returns(r, flags, implementation=implementation)
-        assert_same_bits(got, rtj.discounted_returns(r, implementation=implementation))
+    got = rtj.discounted_returns(r, flags, implementation=implementation)
+    assert_same_bits(got, rtj.discounted_returns(r, implementation=implementation))
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

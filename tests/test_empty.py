@@ -6,15 +6,6 @@ import numpy as np
 import pytest
 from cases import CASES, ESTIMATORS, arguments, outputs
 
-from rltriton_jax.scan.triton import launch
-
-INTERPRET = pytest.param(
-    "interpret",
-    marks=pytest.mark.skipif(
-        launch.why_no_triton() is not None or jax.default_backend() != "cpu", reason="needs Triton and runs on CPU"
-    ),
-)
-
 
 def floats_and_function(case, rng, steps, batch, implementation=None):
     kwargs = arguments(case, rng, steps, batch)
@@ -38,7 +29,7 @@ def assert_nothing(got, like):
     [(0, (2,)), (0, ()), (3, (0,)), (0, (0,))],
     ids=["no steps", "no steps of one environment", "no environments", "neither"],
 )
-@pytest.mark.parametrize("implementation", ["scan", "chunked_scan", "associative_scan", INTERPRET])
+@pytest.mark.parametrize("implementation", ["scan", "chunked_scan", "associative_scan", "interpret"])
 @pytest.mark.parametrize("case", ESTIMATORS, ids=lambda c: c.name)
 def test_an_empty_window_has_empty_results_and_gradients_of_0(case, steps, batch, implementation, rng):
     floats, f = floats_and_function(case, rng, steps, batch, implementation)

@@ -69,6 +69,7 @@ def test_what_the_formulas_leave_out_changes_no_bit_in_ten_thousand_environments
             check(case, implementation, steps, seed)
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("case", WINDOWED, ids=str)
 def test_what_the_formulas_leave_out_changes_no_bit_in_the_kernel(case, rng):
     kwargs = arguments(case, rng, 9, (ROWS,))
@@ -78,6 +79,7 @@ def test_what_the_formulas_leave_out_changes_no_bit_in_the_kernel(case, rng):
         np.testing.assert_array_equal(np.asarray(g)[counted], np.asarray(w)[counted])
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_nan_in_the_data_reaches_the_same_outputs_on_every_implementation(case, rng):
     kwargs = arguments(case, rng, 33, (ROWS,))

@@ -7,15 +7,8 @@ import pytest
 from cases import CASES, ESTIMATORS, FLOATS, SUMS, arguments, outputs
 
 import rltriton_jax as rtj
-from rltriton_jax.scan.triton import launch
 
-INTERPRET = pytest.param(
-    "interpret",
-    marks=pytest.mark.skipif(
-        launch.why_no_triton() is not None or jax.default_backend() != "cpu", reason="needs Triton and runs on CPU"
-    ),
-)
-IMPLEMENTATIONS = ["scan", "chunked_scan", "associative_scan", INTERPRET]
+IMPLEMENTATIONS = ["scan", "chunked_scan", "associative_scan", "interpret"]
 STEPS, ENVIRONMENTS, TOUCHED = 9, 5, 2
 OTHERS = np.arange(ENVIRONMENTS) != TOUCHED
 
@@ -128,7 +121,7 @@ def test_debug_nans_does_not_see_what_a_formula_leaves_out(case, rng):
             jax.grad(lambda x: sum(jnp.sum(o) for o in f(x)))(arrays)
 
 
-@pytest.mark.parametrize("implementation", ["scan", "associative_scan", INTERPRET])
+@pytest.mark.parametrize("implementation", ["scan", "associative_scan", "interpret"])
 @pytest.mark.parametrize("case", [GARBAGE[0], SUMS], ids=str)
 def test_debug_nans_does_not_see_it_in_other_implementations(case, implementation, rng):
     arrays, fixed = split(case, with_garbage(case, arguments(case, rng, STEPS, (ENVIRONMENTS,))))

@@ -37,9 +37,7 @@ from rltriton_jax.scan.recurrence import Read, Recurrence
 from rltriton_jax.scan.triton import plan, tiles
 
 KERNEL = [
-    pytest.param(
-        "interpret", marks=pytest.mark.skipif(jax.default_backend() != "cpu", reason="the interpreter runs on CPU")
-    ),
+    "interpret",
     pytest.param("triton", marks=pytest.mark.gpu),
 ]
 BATCH = (2, 3)

@@ -169,6 +169,7 @@ def test_a_million_steps_on_the_default_implementation(name, rng):
     check(name, rng, MILLION, 1, "zero_mean", [None], 0.99, 0.95)
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("name", NAMES)
 def test_the_interpreted_kernel_over_many_tiles(name, rng):
     check(name, rng, 3000, 1, "zero_mean", ["interpret"], 0.99, 0.95)

@@ -25,7 +25,7 @@ STEPS, ROWS = 16, 8
 AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
 KINDS = ((AUTO, AUTO), (EXPLICIT, EXPLICIT), (AUTO, EXPLICIT), (EXPLICIT, AUTO))
 PLAIN = (None, "scan", "associative_scan", "chunked_scan")
-IMPLEMENTATIONS = PLAIN if launch.import_failure("triton") else (*PLAIN, "interpret")
+IMPLEMENTATIONS = (*PLAIN, "interpret")
 
 pytestmark = [
     pytest.mark.skipif(jax.device_count() < 8, reason=f"needs 8 devices, and there are {jax.device_count()}"),
@@ -299,7 +299,7 @@ def programs(draw):
         places[name] = NamedSharding(mesh, P(*((*a, *b) or None for a, b in zip(of_types, of_xla, strict=True))))
     wanted = specs(draw, mesh, (16, 16), automatic) if automatic and draw(st.booleans()) else None
     ask = draw(st.sampled_from(["forward", "backward"]))
-    implementation = draw(st.sampled_from(IMPLEMENTATIONS))
+    implementation = draw(st.sampled_from(PLAIN if launch.why_no_triton() else IMPLEMENTATIONS))
     return mesh, case, kwargs, places, wanted, ask, implementation
 
 

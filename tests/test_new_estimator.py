@@ -14,7 +14,6 @@ from jax.test_util import check_grads
 from rltriton_jax.estimators.estimate import Estimator
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import Read
-from rltriton_jax.scan.triton import launch
 
 
 class Reads(NamedTuple):
@@ -71,13 +70,7 @@ IMPLEMENTATIONS = [
     None,
     "associative_scan",
     "scan",
-    pytest.param(
-        "interpret",
-        marks=[
-            pytest.mark.skipif(launch.import_failure("triton") is not None, reason="the kernel needs triton"),
-            pytest.mark.skipif(jax.default_backend() != "cpu", reason="the interpreter runs on CPU"),
-        ],
-    ),
+    "interpret",
     pytest.param("triton", marks=pytest.mark.gpu),
 ]
 on_every_implementation = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

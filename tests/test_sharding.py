@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 import rltriton_jax as rtj
 from rltriton_jax.bench import scaling
 from rltriton_jax.bench.scaling import collectives
-from rltriton_jax.scan.triton import launch, plan, tiles
+from rltriton_jax.scan.triton import plan, tiles
 
 STEPS, ROWS = 32, 16
 BATCH, TIME, BOTH = P(None, ("a", "b")), P(("a", "b"), None), P("a", "b")
@@ -165,12 +165,7 @@ def test_one_step_a_device(rng):
     assert_close(CASES[0], run(partial(forward, CASES[0], fixed), mesh, arrays), kwargs)
 
 
-needs_triton = pytest.mark.skipif(
-    launch.import_failure("triton") is not None, reason=f"{launch.import_failure('triton')}"
-)
-
-
-@needs_triton
+@pytest.mark.interpreter
 @pytest.mark.parametrize(
     "tile",
     [tiles.Tile(1, 4, 2, 2, 1, chunks=2), tiles.Tile(4, 4, 1, 4, 1, pieces=2)],
@@ -187,7 +182,7 @@ def test_the_interpreted_kernel_splits_time_by_composites(tile, rng, monkeypatch
     jax.clear_caches()
 
 
-@needs_triton
+@pytest.mark.interpreter
 @pytest.mark.parametrize("function", [forward, backward], ids=lambda f: f.__name__)
 def test_what_xla_splits_is_gathered_for_the_interpreter(function, rng):
     mesh = mesh_of(AxisType.Auto)

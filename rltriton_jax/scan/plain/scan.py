@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
@@ -139,7 +140,7 @@ def reduce_composites(w, u, *, axis: int, reverse: bool):
 def _source(read: Read, named, *, steps, time_axis, dtype, reverse) -> Source:
     """Where a loop finds what `read` says."""
     kind = bool if read.flag else dtype
-    nothing = jnp.zeros((1,) * next(iter(named.values())).ndim, kind)
+    nothing = np.zeros((1,) * next(iter(named.values())).ndim, kind)
     if read == START:
         return Source(nothing, 1 if reverse else -1, ~nothing)
     beyond = nothing if read.beyond is None else named[read.beyond].astype(kind)
