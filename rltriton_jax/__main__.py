@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         raise_from_now_on()
         return run(options) or 0
     except CommandError as error:
-        say(f"{who}: {error}")
+        say(f"{who}: {' '.join(str(error).splitlines())}")
         return 2
     except KeyboardInterrupt:
         say(f"{who}: interrupted")

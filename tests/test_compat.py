@@ -184,6 +184,12 @@ def test_integer_rewards_do_not_round_lambda():
     np.testing.assert_array_equal(q, [7.75, 8.5, 8])
 
 
+def test_more_steps_than_there_are_cost_nothing(rng):
+    rewards, discounts, values = rng.normal(size=(3, 4)).astype("float32")
+    of = partial(compat.rlax.n_step_bootstrapped_returns, rewards, discounts, values, lambda_t=0.5)
+    np.testing.assert_array_equal(of(2**63), of(4))
+
+
 @pytest.mark.parametrize("library", ["rlax", "brax"])
 def test_a_sum_in_bfloat16_does_not_stick_at_256(library):
     """There 256 + 1 is 256; the sum is carried in float32."""

@@ -87,6 +87,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str, str]] = {
     "float8 alone": (lambda x: rtj.episodic_prefix_sum(FLOAT8), "inputs", "float8_e4m3fn", "astype(jnp.float32)"),
     "traced float8": (
         lambda x: rtj.linear_recurrence(0.9, x.astype("float8_e5m2")), "inputs", "float8_e5m2", "astype(jnp.float32)"),
+    "flags of one bit with a sign": (
+        lambda x: gae(x, x, jnp.zeros((4, 3), "int1")), "terminated", "int1", "astype(jnp.float32)"),
     "flags of a float8 that has no 0": (
         lambda x: gae(x, x, jnp.ones((4, 3), "float8_e8m0fnu")), "terminated", "float8_e8m0fnu", "astype(jnp.float32)"),
     "a float8 gamma": (lambda x: gae(x, x, gamma=FLOAT8[0, 0]), "gamma", "float8_e4m3fn", "astype(jnp.float32)"),
@@ -265,6 +267,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str, str]] = {
         "True or False"),
     "rlax: another name": (lambda x: rlax.vtrace(*[x[:, 0]] * 5, lam=0.9), "lam", "vtrace has no", "mean lambda_?"),
     "rlax: alpha": (lambda x: rlax.leaky_vtrace(*[x[:, 0]] * 5, alpha=0.9), "alpha", "has no", "mean alpha_?"),
+    "rlax: another shape of alpha": (
+        lambda x: rlax.leaky_vtrace(*[x[:, 0]] * 5, alpha_=x[0]), "alpha_", "(3,)", "a scalar or per step (4,)"),
     "rlax: missing": (
         lambda x: rlax.general_off_policy_returns_from_q_and_v(x[:, 0]), "v_t", "was not given", "pass q_t"),
     "brax: objects": (

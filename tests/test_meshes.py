@@ -101,6 +101,17 @@ def test_an_eager_call_outside_set_mesh(kinds, rng):
     assert_same(gae(jax.device_put(r, NamedSharding(mesh_of(kinds), P("a", "b"))), v), gae(r, v))
 
 
+@every_mesh
+@pytest.mark.parametrize("name", ["lambda_returns", "discounted_returns", "retrace"])
+def test_a_derivative_outside_set_mesh_of_what_reads_where_the_scan_starts(name, kinds, rng):
+    case = next(case for case in ESTIMATORS if case.name == name)
+    kwargs = arguments(case, rng, STEPS, (ROWS,))
+    main = case.required[0]
+    gradient = jax.grad(lambda x: sum(jnp.sum(y**2) for y in outputs(case.function(**{**kwargs, main: x}))))
+    placed = jax.device_put(kwargs[main], NamedSharding(mesh_of(kinds), P("a")))
+    assert_same(jax.jit(gradient)(placed), gradient(kwargs[main]))
+
+
 @pytest.mark.parametrize("spec", [P("a"), P(None, "a")], ids=["time", "batch"])
 def test_an_explicit_axis_of_one_device_along_an_axis_of_size_1(spec, rng):
     """It is in the types, and one operand has it while the rest have not."""

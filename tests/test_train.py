@@ -181,6 +181,7 @@ def test_braxs_final_observation_survives_its_reset():
 
 WRONG = [
     (["--env", "Cartpole"], "--env Cartpole is not known"),
+    (["--env", "Cart\nPole"], "--env Cart Pole is not known"),
     (["--steps", "0"], "--steps is 0"),
     (["--steps", "10"], "less than one rollout"),
     (["--steps", "1e6"], "invalid int value: '1e6'"),

@@ -199,7 +199,8 @@ def n_step_bootstrapped_returns(
 ) -> jax.Array:
     """The return of n rewards, then v: G = r + discount * ((1 - lambda) * v + lambda * G[t+1]), iterated n times.
 
-    Windows that reach beyond the end take v there. The n steps of every window are one scan, over [n, T].
+    Windows that reach beyond the end take v there, all of them if n is T or more. The n steps of every window
+    are one scan, over [n, T].
 
     Args:
       r_t, discount_t, v_t: [T].
@@ -226,6 +227,7 @@ def n_step_bootstrapped_returns(
         raise ValueError(f"n is {n}; a return has 1 step or more.")
     r_t, discount_t, v_t, lambda_t, _ = _wide(r_t, discount_t, v_t, lambda_t, _padding())
     steps = r_t.shape[0]
+    n = max(1, min(n, steps))
 
     def windows(x, beyond):
         padded = jnp.concatenate([jnp.broadcast_to(x, steps), jnp.broadcast_to(beyond, n - 1).astype(x.dtype)])
@@ -393,11 +395,15 @@ def _left_out(mask):
     return jnp.logical_not(mask) if jnp.result_type(mask) == jnp.bool_ else 1 - mask
 
 
-def _vtrace_errors(v_tm1, v_t, r_t, discount_t, rho_tm1, alpha, lambda_, clip_rho_threshold, stop, sample_mask):
-    """V-trace, leaky where `alpha` is not None, in the dtype of the arithmetic; and the dtype of the result."""
+def _vtrace_errors(v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, clip_rho_threshold, stop, sample_mask, **alpha):
+    """V-trace, leaky where an alpha is given, by the name that its caller has for it; and the dtype of the result.
+
+    The errors are in the dtype of the arithmetic.
+    """
     mask = {} if sample_mask is None else {"sample_mask": sample_mask}
     _check(v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1, **mask)
     window = Window("v_tm1", v_tm1, 0)
+    leak = [_hyperparameter(window, name, value) for name, value in alpha.items()]
     reads = _VTraceReads(
         value=Read("v_tm1"),
         next_value=window.step("v_t", v_t),
@@ -407,11 +413,11 @@ def _vtrace_errors(v_tm1, v_t, r_t, discount_t, rho_tm1, alpha, lambda_, clip_rh
         lambda_=_hyperparameter(window, "lambda_", lambda_),
         clip=_hyperparameter(window, "clip_rho_threshold", clip_rho_threshold),
         left_out=window.flag("sample_mask", None if sample_mask is None else _left_out(sample_mask)),
-        alpha=Read() if alpha is None else _hyperparameter(window, "alpha", alpha),
+        alpha=leak[0] if leak else Read(),
     )
     dtype = window.dtype
     window.data.append(np.zeros(0, np.float32))
-    coefficients = _vtrace_coefficients if alpha is None else _leaky_coefficients
+    coefficients = _leaky_coefficients if leak else _vtrace_coefficients
     (errors,) = window.scan(reads, coefficients, reverse=True, implementation=None)
     return _stopped_target(stop, errors, v_tm1), dtype
 
@@ -472,7 +478,7 @@ def vtrace(
     [0.75 0.5 ]
     """
     errors, dtype = _vtrace_errors(
-        v_tm1, v_t, r_t, discount_t, rho_tm1, None, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
+        v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     )
     return errors.astype(dtype)
 
@@ -514,8 +520,9 @@ def leaky_vtrace(
       Zahavy et al. 2020, A Self-Tuning Actor-Critic Algorithm, https://arxiv.org/abs/2002.12928.
     """
     errors, dtype = _vtrace_errors(
-        v_tm1, v_t, r_t, discount_t, rho_tm1, alpha_, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
-    )
+        v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask,
+        alpha_=alpha_,
+    )  # fmt: skip
     return errors.astype(dtype)
 
 
@@ -560,7 +567,7 @@ def vtrace_td_error_and_advantage(
       Architectures, https://arxiv.org/abs/1802.01561.
     """
     errors, dtype = _vtrace_errors(
-        v_tm1, v_t, r_t, discount_t, rho_tm1, None, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
+        v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     )
     _check_hyperparameters(r_t, clip_pg_rho_threshold=clip_pg_rho_threshold)
     clipped_rho = jnp.minimum(*_wide(clip_pg_rho_threshold, rho_tm1))
@@ -607,8 +614,9 @@ def leaky_vtrace_td_error_and_advantage(
       Zahavy et al. 2020, A Self-Tuning Actor-Critic Algorithm, https://arxiv.org/abs/2002.12928.
     """
     errors, dtype = _vtrace_errors(
-        v_tm1, v_t, r_t, discount_t, rho_tm1, alpha, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
-    )
+        v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask,
+        alpha=alpha,
+    )  # fmt: skip
     _check_hyperparameters(r_t, clip_pg_rho_threshold=clip_pg_rho_threshold)
     clipped_rho = _leaky(*_wide(alpha, clip_pg_rho_threshold, rho_tm1))
     pg_dtype = _dtype(dtype, clip_pg_rho_threshold)

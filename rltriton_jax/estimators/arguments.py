@@ -127,7 +127,7 @@ def boolean(name: str, value):
 def numbers(name: str, value, *, flag: bool = False) -> Any:
     """`value` as an array of NumPy or JAX or a Python number, such that `jnp.asarray` takes it as it is.
 
-    Data and hyperparameters have integers, booleans or floats that promote; a `flag` may have any that holds 0.
+    Data and hyperparameters have integers, booleans or floats that promote; a `flag` may have any that holds 0 and 1.
     """
     if not isinstance(value, jax.Array):
         value = _of_python(name, value)
@@ -135,7 +135,7 @@ def numbers(name: str, value, *, flag: bool = False) -> Any:
             return value
     dtype = value.dtype
     exotic = flag and (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize < 8
-    if not (dtype in NUMBERS or (exotic and np.zeros((), dtype) == 0)):
+    if not (dtype in NUMBERS or (exotic and np.array_equal(np.arange(2).astype(dtype), [0, 1]))):
         if jnp.issubdtype(dtype, jax.dtypes.prng_key):
             fix = "pass what is drawn with it, jax.random.normal({name}, shape)"
         else:

@@ -153,9 +153,10 @@ class Window:
             shape, target = (1,) * (ndim - 1 - len(shape)) + shape, self.batch
         if len(shape) != len(target) or any(a not in (1, b) for a, b in zip(shape, target, strict=True)):
             per_step = (*(1,) * self.axis, self.steps, *(1,) * (ndim - 1 - self.axis))
+            of_batch = f", per batch element {self.batch}, per step {per_step}, or per both {self.step_shape}"
             raise ValueError(
                 f"{name} has shape {value.shape}, but {self.name} has shape {self.step_shape}; {name} may be "
-                f"a scalar, per batch element {self.batch}, per step {per_step}, or per both {self.step_shape}."
+                f"a scalar{of_batch if self.batch else f' or per step {per_step}'}."
             )
         values = None if signed else visible(given)
         if values is not None and not np.all(valid := (values >= 0) & (np.isfinite(values) | clip)):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rltriton_jax.scan.plain import loop
@@ -67,7 +68,8 @@ def _split_as(like, x, axis):
     if names is None:
         return x
     spec = jax.typeof(x).sharding.spec
-    return jax.sharding.reshard(x, P(*spec[:axis], names, *spec[axis + 1 :]))
+    wanted = NamedSharding(jax.typeof(like).sharding.mesh, P(*spec[:axis], names, *spec[axis + 1 :]))
+    return jax.sharding.reshard(x, wanted)
 
 
 def _read(read: Read, named, steps, time_axis, ndim, dtype, reverse):
