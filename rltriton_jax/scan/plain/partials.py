@@ -17,6 +17,7 @@ from rltriton_jax.scan.jax_internals import Literal, ad, mlir, zero_tangent
 from rltriton_jax.scan.plain.products import scaled
 from rltriton_jax.scan.recurrence import Recurrence
 from rltriton_jax.scan.rules import aligned, bind, define, result_aval
+from rltriton_jax.scan.sharding.devices import NO_MESH
 
 
 class Algebra(NamedTuple):
@@ -97,7 +98,8 @@ def _function(algebra, output, by):
 def _moving_arguments(algebra, output, by) -> tuple[int, ...]:
     """The arguments with which the partial derivative can change, read off the traced program."""
     scalars = [jax.ShapeDtypeStruct((), kind) for kind in algebra.kinds]
-    jaxpr = jax.make_jaxpr(_function(algebra, output, by))(*scalars).jaxpr
+    with jax.sharding.use_abstract_mesh(NO_MESH):
+        jaxpr = jax.make_jaxpr(_function(algebra, output, by))(*scalars).jaxpr
     needed = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
     for eqn in reversed(jaxpr.eqns):
         if not needed.isdisjoint(eqn.outvars):
@@ -107,7 +109,7 @@ def _moving_arguments(algebra, output, by) -> tuple[int, ...]:
 
 @functools.cache
 def _constant(algebra, output, by) -> float:
-    with jax.ensure_compile_time_eval():
+    with jax.ensure_compile_time_eval(), jax.sharding.use_abstract_mesh(NO_MESH):
         return float(jax.jit(_function(algebra, output, by))(*(jnp.ones((), kind) for kind in algebra.kinds)))
 
 
