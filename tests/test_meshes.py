@@ -3,6 +3,7 @@
 import contextlib
 import math
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import jax
@@ -232,6 +233,34 @@ def test_time_split_over_the_axes_of_a_mesh_in_either_order(time, function, kind
     with jax.set_mesh(mesh):
         got = jax.jit(function)(*(jax.device_put(x, NamedSharding(mesh, P(time))) for x in (r, v)))
     assert_same(got, function(r, v))
+
+
+@pytest.mark.parametrize("time", [("a", "b"), ("b", "a")], ids="-".join)
+def test_time_split_over_a_mesh_whose_axes_another_thread_has_entered_the_other_way_round(time, rng):
+    """JAX shares what it knows of axes between threads, in the order in which they were first entered."""
+    r, v = rollout(rng)
+    mesh = mesh_of(KINDS[1])
+    placed = [jax.device_put(x, NamedSharding(mesh, P(time))) for x in (r, v)]
+
+    def elsewhere():
+        with jax.set_mesh(mesh):
+            return jax.jit(FUNCTIONS["backward"])(*placed)
+
+    found = []
+
+    def over_a(x):
+        with ThreadPoolExecutor(1) as pool:
+            found.append(pool.submit(elsewhere).result())
+        return x
+
+    def over_b(x):
+        return jax.shard_map(over_a, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})(x)
+
+    with jax.set_mesh(mesh):
+        ones = jax.device_put(jnp.ones((4, 2)), NamedSharding(mesh, P("a", "b")))
+        nested = jax.shard_map(over_b, in_specs=P(None, "b"), out_specs=P(None, "b"), axis_names={"b"})
+        jax.block_until_ready(jax.jit(nested)(ones))
+    assert_same(found[0], FUNCTIONS["backward"](r, v))
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 from jax._src import checkify as _checkify
-from jax._src.core import get_axis_env
 from jax._src.interpreters.mlir import lower_with_sharding_in_types
 from jax._src.sharding_impls import ShardingContext, SPMDAxisContext
 from jax.core import ShapedArray
@@ -103,8 +102,3 @@ def check_under_checkify(primitive: Primitive, check: Callable[..., None]) -> No
         return error, primitive.bind(*operands, **params)
 
     _checkify.error_checks[primitive] = rule
-
-
-def in_mesh_order(names) -> tuple[Any, ...]:
-    """Manual axes in the order of their mesh, which is the order in which `lax.ppermute` counts devices."""
-    return tuple(name for name in get_axis_env().axis_sizes if name in names)

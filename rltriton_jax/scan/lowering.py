@@ -14,6 +14,7 @@ from rltriton_jax.scan.sharding.devices import (
     on_each_shard,
     on_one_device,
 )
+from rltriton_jax.scan.sharding.split import NOT_SPLIT
 from rltriton_jax.scan.sharding.time_shards import scan_part, without_edge_rows
 from rltriton_jax.scan.triton import launch
 
@@ -41,10 +42,10 @@ def _lower_split(ctx, *operands, recurrence, time_axis, dtype, wanted, implement
         plain_recurrence, operands = plain.sums_taken(recurrence, operands, dtype=dtype)
         local, operands = without_edge_rows(plain_recurrence, operands, time_axis)
 
-        def part(names, *operands):
-            if not names:
+        def part(time, *operands):
+            if time == NOT_SPLIT:
                 return scan(*operands, recurrence=local, **params)
-            return scan_part(names, *operands, recurrence=local, scan=scan, **params)
+            return scan_part(time, *operands, recurrence=local, scan=scan, **params)
 
         return on_each_shard(ctx, part, time_axis)(*operands)
 

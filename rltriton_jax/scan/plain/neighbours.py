@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rltriton_jax.scan.jax_internals import ad, in_mesh_order, zero_tangent
+from rltriton_jax.scan.jax_internals import ad, zero_tangent
 from rltriton_jax.scan.plain.products import unbroadcast
 from rltriton_jax.scan.rules import aligned, bind, define, result_aval
 from rltriton_jax.scan.sharding.devices import is_split, lower, on_each_shard
+from rltriton_jax.scan.sharding.split import NOT_SPLIT, Axes
 
 
 def shifted(x, shift: int, beyond, axis: int):
@@ -49,32 +50,32 @@ def _shift(x, beyond, shift, axis):
     return lax.concatenate([inner, edge] if shift > 0 else [edge, inner], axis)
 
 
-def outside(shift: int, names):
+def outside(shift: int, axes: Axes):
     """Is this device's neighbour in the direction of `shift` outside the window?"""
-    return lax.axis_index(names) == (lax.axis_size(names) - 1 if shift > 0 else 0)
+    return lax.axis_index(axes.names) == (lax.axis_size(axes.names) - 1 if shift > 0 else 0)
 
 
-def step_from_neighbour(x, shift: int, beyond, axis: int, names):
+def step_from_neighbour(x, shift: int, beyond, axis: int, axes: Axes):
     """The step that follows this device's part of x in the direction of `shift`, in the dtype of `beyond`.
 
     It is the first or last that the neighbouring device holds, and `beyond` where the window ends.
     """
-    count, ordered = lax.axis_size(names), in_mesh_order(names)
+    count, ordered = lax.axis_size(axes.names), axes.in_mesh_order
     sizes = [lax.axis_size(name) for name in ordered]
-    numbers = np.arange(count).reshape(sizes).transpose([ordered.index(name) for name in names]).ravel().tolist()
+    numbers = np.arange(count).reshape(sizes).transpose([ordered.index(name) for name in axes.names]).ravel().tolist()
     edge = lax.slice_in_dim(x, *((0, 1) if shift > 0 else (x.shape[axis] - 1, x.shape[axis])), axis=axis)
     pairs = [(numbers[i], numbers[i - shift]) for i in range(count) if 0 <= i - shift < count]
-    return jnp.where(outside(shift, names), beyond, lax.ppermute(edge.astype(beyond.dtype), ordered, pairs))
+    return jnp.where(outside(shift, axes), beyond, lax.ppermute(edge.astype(beyond.dtype), ordered, pairs))
 
 
 def _lower(ctx, *operands, shift, axis):
-    def local(time_names, x, *beyond):
+    def local(time, x, *beyond):
         edge = beyond[0] if beyond else jnp.zeros((1,) * x.ndim, x.dtype)
-        if time_names:
-            edge = step_from_neighbour(x, shift, edge, axis, time_names)
+        if time != NOT_SPLIT:
+            edge = step_from_neighbour(x, shift, edge, axis, time)
         return [_shift(x, edge, shift, axis)]
 
-    function = on_each_shard(ctx, local, axis) if is_split(ctx) else functools.partial(local, ())
+    function = on_each_shard(ctx, local, axis) if is_split(ctx) else functools.partial(local, NOT_SPLIT)
     return lower(ctx, function, *operands)
 
 

@@ -24,7 +24,7 @@ from rltriton_jax.scan.jax_internals import (
     sharded_by_type,
     with_any_devices,
 )
-from rltriton_jax.scan.sharding.split import split_by_types, split_by_xla, whole
+from rltriton_jax.scan.sharding.split import NOT_SPLIT, split_by_types, split_by_xla, whole
 
 NO_MESH = AbstractMesh((), ())
 
@@ -79,10 +79,10 @@ def _outside_meshes(function):
 
 
 def on_each_shard(ctx: mlir.LoweringRuleContext, part: Callable[..., Any], time_axis: int) -> Callable[..., Any]:
-    """A function of whole arrays, for which each device calls `part(time_names, *operands)` on what it holds of them.
+    """A function of whole arrays, for which each device calls `part(time, *operands)` on what it holds of them.
 
-    `time_names` are the mesh axes over which time is split, () where it is not. Operands and results have one rank; an
-    operand has the full size on an axis or 1.
+    `time` are the `Axes` over which time is split. Operands and results have one rank; an operand has the full size on
+    an axis or 1.
     """
     shape, num_results = ctx.avals_out[0].shape, len(ctx.avals_out)
     mesh = _explicit_mesh(ctx)
@@ -103,8 +103,8 @@ def on_one_device(ctx: mlir.LoweringRuleContext, function: Callable[..., Any]) -
     return with_results_everywhere
 
 
-def _results(part, names, *operands):
-    return tuple(part(names, *operands))
+def _results(part, time, *operands):
+    return tuple(part(time, *operands))
 
 
 def _as_types_say(part, shape, num_results, time_axis, sharding, *operands):
@@ -112,7 +112,7 @@ def _as_types_say(part, shape, num_results, time_axis, sharding, *operands):
     split = split_by_types(sharding, len(shape)).dividing(time_axis, shape[time_axis])
     ins = [split.sharding(x.shape) for x in operands]
     return jax.shard_map(
-        functools.partial(_results, part, split.names[time_axis]),
+        functools.partial(_results, part, split.axes(time_axis)),
         mesh=mesh,
         in_specs=tuple(s.spec for s in ins),
         out_specs=(split.sharding(shape).spec,) * num_results,
@@ -147,11 +147,11 @@ def _as_xla_splits(part, shape, num_results, time_axis, num_devices, *operands):
                 results,
                 operands,
             )
-        local = _outside_meshes(functools.partial(_results, part, chosen.names[time_axis]))
+        local = _outside_meshes(functools.partial(_results, part, chosen.axes(time_axis)))
         outs, ins = ([chosen.sharding(x.shape) for x in arrays] for arrays in (results, operands))
         return chosen.mesh, local, tuple(outs), tuple(ins)
 
-    call = custom_partitioning(functools.partial(_results, part, ()))
+    call = custom_partitioning(functools.partial(_results, part, NOT_SPLIT))
     call.def_partition(
         partition,
         infer_sharding_from_operands=infer,

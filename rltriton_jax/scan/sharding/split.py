@@ -23,6 +23,18 @@ from jax.sharding import PartitionSpec as P
 from rltriton_jax.scan.jax_internals import hlo_sharding
 
 
+class Axes(NamedTuple):
+    """The axes of a mesh over which one axis of the data is split."""
+
+    names: tuple[str, ...]
+    """The slowest first."""
+    in_mesh_order: tuple[str, ...]
+    """The same as their mesh has them, which is how `lax.ppermute` counts devices."""
+
+
+NOT_SPLIT = Axes((), ())
+
+
 class Split(NamedTuple):
     """A mesh, and for each axis of the data the names of the mesh axes that it is split over, the slowest first."""
 
@@ -32,6 +44,9 @@ class Split(NamedTuple):
     def count(self, axis: int) -> int:
         """Over how many devices `axis` is split."""
         return math.prod(self.mesh.shape[name] for name in self.names[axis])
+
+    def axes(self, axis: int) -> Axes:
+        return Axes(self.names[axis], tuple(name for name in self.mesh.axis_names if name in self.names[axis]))
 
     def dividing(self, axis: int, size: int) -> "Split":
         """The same, but split on `axis` over only as many devices as divide `size`."""

@@ -14,6 +14,7 @@ from rltriton_jax.scan.plain.neighbours import outside, step_from_neighbour
 from rltriton_jax.scan.plain.products import weighted
 from rltriton_jax.scan.plain.scan import compute_dtype, initial_state, num_steps, reduce_composites, steps_between
 from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence
+from rltriton_jax.scan.sharding.split import Axes
 
 
 def without_edge_rows(recurrence: Recurrence, operands, time_axis: int):
@@ -40,7 +41,7 @@ def without_edge_rows(recurrence: Recurrence, operands, time_axis: int):
     return recurrence.reading(reads, operands=tuple(named)), tuple(named.values())
 
 
-def _with_neighbours(recurrence: Recurrence, operands, time_axis: int, dtype, names):
+def _with_neighbours(recurrence: Recurrence, operands, time_axis: int, dtype, time: Axes):
     """The recurrence on this device's steps: each shifted read finds the neighbour's step beyond."""
     named = dict(zip(recurrence.operands, operands, strict=True))
     reads = []
@@ -49,9 +50,9 @@ def _with_neighbours(recurrence: Recurrence, operands, time_axis: int, dtype, na
             kind = jnp.bool_ if r.flag else compute_dtype(dtype)
             edge = jnp.zeros((1,) * operands[0].ndim, kind) if r.beyond is None else named[r.beyond].astype(kind)
             if r.operand is None:
-                edge = jnp.where(outside(r.shift, names), edge, jnp.zeros_like(edge))
+                edge = jnp.where(outside(r.shift, time), edge, jnp.zeros_like(edge))
             else:
-                edge = step_from_neighbour(named[r.operand], r.shift, edge, time_axis, names)
+                edge = step_from_neighbour(named[r.operand], r.shift, edge, time_axis, time)
             name = f"step beyond {len(named)}"
             named[name] = edge
             r = replace(r, beyond=name)
@@ -59,10 +60,10 @@ def _with_neighbours(recurrence: Recurrence, operands, time_axis: int, dtype, na
     return recurrence.reading(reads, operands=tuple(named)), tuple(named.values())
 
 
-def _entering_state(w, u, initial, *, reverse: bool, names):
+def _entering_state(w, u, initial, *, reverse: bool, time: Axes):
     """The state that enters this device's steps: `initial` through the composites of all devices before it."""
-    composites = lax.all_gather(jnp.stack((w, u)), names)
-    index = lax.axis_index(names)
+    composites = lax.all_gather(jnp.stack((w, u)), time.names)
+    index = lax.axis_index(time.names)
     devices = lax.broadcasted_iota(jnp.int32, (composites.shape[0], *(1,) * w.ndim), 0)
     before = devices > index if reverse else devices < index
     w, u = reduce_composites(
@@ -73,7 +74,7 @@ def _entering_state(w, u, initial, *, reverse: bool, names):
 
 
 def scan_part(
-    names,
+    time: Axes,
     *operands,
     recurrence: Recurrence,
     time_axis: int,
@@ -84,8 +85,8 @@ def scan_part(
     """This device's part of the outputs; `scan` does one device's work."""
     layout = {"time_axis": time_axis, "dtype": dtype}
     initial = initial_state(recurrence, operands, dtype)
-    recurrence, operands = _with_neighbours(recurrence, operands, time_axis, dtype, names)
+    recurrence, operands = _with_neighbours(recurrence, operands, time_axis, dtype, time)
     w, u = scan(*operands, recurrence=replace(recurrence, initial=None), wanted=COMPOSITE, **layout)
-    state = _entering_state(w, u, initial, reverse=recurrence.reverse, names=names)
+    state = _entering_state(w, u, initial, reverse=recurrence.reverse, time=time)
     seeded = replace(recurrence, operands=(*recurrence.operands, "entering state"), initial="entering state")
     return scan(*operands, state, recurrence=seeded, wanted=wanted, **layout)
