@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 import rltriton_jax as rtj
 from rltriton_jax.bench.scaling import collectives
+from rltriton_jax.scan.plain import partials
 from rltriton_jax.scan.sharding import devices
 from rltriton_jax.scan.sharding.split import split_by_xla
 from rltriton_jax.scan.triton import launch
@@ -194,6 +195,21 @@ def test_in_a_shard_map_over_one_axis_of_the_mesh(function, axis, check_vma, kin
     placed = [jax.device_put(x, NamedSharding(mesh, spec)) for x in (r, v)]
     with jax.set_mesh(mesh):
         assert_same(jax.jit(mapped)(*placed), function(r, v))
+
+
+@every_mesh
+def test_the_first_derivative_of_all_may_be_inside_a_shard_map_over_one_axis(kinds, rng):
+    """What is known of an algebra once and for all is then found out there."""
+    r, v = rollout(rng)
+    mesh, spec = mesh_of(kinds), P(None, "a")
+    mapped = jax.shard_map(
+        lambda r, v: FUNCTIONS["backward"](r, v), mesh=mesh, in_specs=spec, out_specs=spec, axis_names={"a"}
+    )
+    placed = [jax.device_put(x, NamedSharding(mesh, spec)) for x in (r, v)]
+    for known in (partials._constant, partials._moving_arguments):
+        known.cache_clear()
+    with jax.set_mesh(mesh):
+        assert_same(jax.jit(mapped)(*placed), FUNCTIONS["backward"](r, v))
 
 
 @every_mesh
