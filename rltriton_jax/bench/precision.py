@@ -213,7 +213,7 @@ def measure(definition: Definition, kind: str, steps: int, mine, by_hand) -> lis
 
     def relative(error):
         found = np.sqrt(np.mean(np.square(error), (0, 2)) / np.mean(np.square(best), (0, 2)))
-        return [float(f"{x:.2g}") if np.isfinite(x) else None for x in found]
+        return [_number(x) for x in found]
 
     found: dict[str, dict[str, list]] = {}
     for dtype in DTYPES:
