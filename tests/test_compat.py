@@ -188,6 +188,8 @@ def test_more_steps_than_there_are_cost_nothing(rng):
     rewards, discounts, values = rng.normal(size=(3, 4)).astype("float32")
     of = partial(compat.rlax.n_step_bootstrapped_returns, rewards, discounts, values, lambda_t=0.5)
     np.testing.assert_array_equal(of(2**63), of(4))
+    want = compat.rlax.lambda_returns(rewards, discounts, values, 0.5)
+    np.testing.assert_allclose(of(4), want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("library", ["rlax", "brax"])
