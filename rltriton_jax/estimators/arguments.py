@@ -147,6 +147,17 @@ def numbers(name: str, value, *, flag: bool = False) -> Any:
     return value
 
 
+def integers(name: str, value) -> jax.Array:
+    """`value` as an array of integers."""
+    array = of_jax(numbers(name, value))
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise TypeError(
+            f"{name} has dtype {array.dtype} and shape {array.shape}; it names sequences, so pass integers, "
+            f"{name}.astype(jnp.int32)."
+        )
+    return array
+
+
 def as_array(name: str, value) -> jax.Array:
     return of_jax(numbers(name, value))
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from rltriton_jax.estimators import masks
 from rltriton_jax.estimators.algebra import successor_value
 from rltriton_jax.estimators.estimate import Estimator
 from rltriton_jax.estimators.window import Window, over_leaves
@@ -41,6 +42,8 @@ def discounted_returns(
     bootstrap_value: Any = None,
     final_values: Any = None,
     gamma: Any = 0.99,
+    valid: Any = None,
+    segment_ids: Any = None,
     time_axis: int = 0,
     implementation: str | None = None,
 ) -> Any:
@@ -62,6 +65,12 @@ def discounted_returns(
       bootstrap_value: V(s_T), [*batch]; 0 if left out.
       final_values: V of the true final observation, [T, *batch], read only at truncated steps.
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
+      valid: flags [T, *batch]; 0 where a step is not there. The result is that of the sequence without such steps, put
+        back, and 0 at them. No data is read there, and `gamma` does not apply; flags, ids and `final_values` are: an
+        end that is flagged there ends its sequence there.
+      segment_ids: integers [T, *batch]. A sequence ends where they change: terminated, unless `truncated`. No id
+        has a meaning of its own: padding with the id of its sequence hands the bootstrap on, padding with another ends
+        it.
       time_axis: the axis of time in the per-step arrays.
       implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
         "interpret".
@@ -94,15 +103,19 @@ def discounted_returns(
             "the step (Gymnasium's SAME_STEP mode, Gymnax, Brax), of the next step's where it resets one step later "
             "(Gymnasium's default, NEXT_STEP)."
         )
-    reads = Reads(
-        reward=Read("rewards"),
-        next_value=Read(None, 1, window.one_step("bootstrap_value", bootstrap_value)),
+    source = {
+        "next_value": Read(None, 1, window.one_step("bootstrap_value", bootstrap_value)),
         **window.at_final(final_values, truncated),
-        terminated=window.flag("terminated", terminated),
-        truncated=window.flag("truncated", truncated),
-        last=START,
-        gamma=window.coefficient("gamma", gamma),
-    )
+    }
+    mask = window.mask(valid, segment_ids, reverse=True)
+    flags = {"terminated": window.flag("terminated", terminated), "truncated": window.flag("truncated", truncated)}
+    weight = window.coefficient("gamma", gamma)
+    if mask:
+        source["value"], whole = Read(), window.coefficient("lambda_", 1.0)
+        return masks.estimate(
+            window, source, mask, flags, gamma=weight, lambda_=whole, given=False, implementation=implementation
+        )[1]
+    reads = Reads(reward=Read("rewards"), last=START, gamma=weight, **source, **flags)
     return window.scan(reads, coefficients, reverse=True, finite_weights=True, implementation=implementation)[0]
 
 

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 
 from rltriton_jax.estimators.arguments import shape
 from rltriton_jax.estimators.estimate import Estimator
+from rltriton_jax.estimators.masks import changes, counted, if_valid
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import Read
 
@@ -26,6 +27,30 @@ def coefficients(s):
     return jnp.where(s.done_before, 0.0, s.gamma_before * s.lambda_before), s.gradient
 
 
+class MaskedReads(NamedTuple):
+    """What a step reads where steps may be left out."""
+
+    gradient: Any
+    done: Any
+    valid: Any
+    segment: Any
+    entering_segment: Any
+    at_start: Any
+    gamma: Any
+    lambda_: Any
+
+
+def masked_coefficients(s):
+    """The state is the trace as it leaves a step, decayed by that step's gamma and lambda."""
+    decay = s.gamma * s.lambda_
+    w = jnp.where(s.done | changes(s), 0.0, jnp.where(s.valid, decay, 1.0))
+    return w, jnp.where(s.done | ~s.valid, 0.0, counted(decay, s.gradient))
+
+
+def masked_outputs(s, x, entering):
+    return (if_valid(s, s.gradient + jnp.where(changes(s), 0.0, entering)),)
+
+
 @over_leaves("gradients")
 def eligibility_traces(
     gradients: Any,
@@ -34,6 +59,8 @@ def eligibility_traces(
     gamma: Any = 0.99,
     lambda_: Any = 0.95,
     initial: Any = None,
+    valid: Any = None,
+    segment_ids: Any = None,
     time_axis: int = 0,
     implementation: str | None = None,
 ) -> Any:
@@ -53,6 +80,10 @@ def eligibility_traces(
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
       lambda_: decay of the trace, like `gamma`.
       initial: the trace before the window, [*batch] and the feature axes; decayed once as it enters step 0.
+      valid: flags [T, *batch]; 0 where a step is not there. The result is that of the sequence without such steps, put
+        back, and 0 at them. No data is read there, and neither `gamma` nor `lambda_` applies;
+        a flag that is set there counts, and cuts `initial` if no valid step comes before it.
+      segment_ids: integers [T, *batch]. A sequence ends where they change; no id has a meaning of its own.
       time_axis: the axis of time in the per-step arrays, `done`'s if it is given.
       implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
         "interpret".
@@ -78,13 +109,11 @@ def eligibility_traces(
     >>> print(rtj.eligibility_traces(jnp.array([1.0, 2.0, 4.0]), done, gamma=1.0, lambda_=0.5))
     [1.  2.5 4. ]
     """
-    window = Window("gradients", gradients, time_axis, steps_like=done, like_name="done", edge="initial")
-    reads = Reads(
-        gradient=Read("gradients"),
-        done_before=window.flag("done", done, shift=-1),
-        gamma_before=window.coefficient("gamma", gamma, shift=-1),
-        lambda_before=window.coefficient("lambda_", lambda_, shift=-1),
-    )
+    window = Window.of_features("gradients", gradients, time_axis, done=done, valid=valid, segment_ids=segment_ids)
+    mask = window.mask(valid, segment_ids, reverse=False)
+    shift = 0 if mask else -1
+    flag = window.flag("done", done, shift=shift)
+    weights = window.coefficient("gamma", gamma, shift=shift), window.coefficient("lambda_", lambda_, shift=shift)
     if initial is not None:
         for name, value in (("gamma", gamma), ("lambda_", lambda_)):
             if window.per_step(name):
@@ -93,9 +122,13 @@ def eligibility_traces(
                     "the decay into step 0 is undefined. Decay it yourself and add it to gradients[0]."
                 )
     initial = window.one_step("initial", initial)
-    return window.scan(
-        reads, coefficients, reverse=False, initial=initial, finite_weights=True, implementation=implementation
-    )[0]
+    options: Any = {"reverse": False, "finite_weights": True, "implementation": implementation, "initial": initial}
+    if mask:
+        if initial is not None:
+            window.scale(initial, "gamma", "lambda_")
+        reads = MaskedReads(Read("gradients"), flag, gamma=weights[0], lambda_=weights[1], **mask)
+        return window.scan(reads, masked_coefficients, masked_outputs, **options)[0]
+    return window.scan(Reads(Read("gradients"), flag, *weights), coefficients, **options)[0]
 
 
 @jax.tree_util.register_dataclass

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from rltriton_jax.estimators.arguments import choice
 from rltriton_jax.estimators.estimate import Estimator
+from rltriton_jax.estimators.masks import changes, if_valid
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import Read
 
@@ -23,6 +24,25 @@ def coefficients(s):
     return jnp.where(s.cut, 0.0, 1.0), s.value
 
 
+class MaskedReads(NamedTuple):
+    """What a step reads where steps may be left out."""
+
+    value: Any
+    cut: Any
+    valid: Any
+    segment: Any
+    entering_segment: Any
+    at_start: Any
+
+
+def masked_coefficients(s):
+    return jnp.where(s.cut | changes(s), 0.0, 1.0), if_valid(s, s.value)
+
+
+def masked_outputs(s, x, entering):
+    return (if_valid(s, x),)
+
+
 @over_leaves("inputs", options=("boundary",))
 def episodic_prefix_sum(
     inputs: Any,
@@ -30,6 +50,8 @@ def episodic_prefix_sum(
     *,
     boundary: str = "ends_at",
     initial: Any = None,
+    valid: Any = None,
+    segment_ids: Any = None,
     time_axis: int = 0,
     implementation: str | None = None,
 ) -> Any:
@@ -45,6 +67,11 @@ def episodic_prefix_sum(
       boundary: "ends_at", a flag marks the last step of its episode, as everywhere in this library; or "starts_at", a
         flag marks the first step of a segment, as in sequence packing.
       initial: the sum before the window, [*batch] and the feature axes.
+      valid: flags [T, *batch]; 0 where a step is not there. The result is that of the sequence without such steps, put
+        back, and 0 at them. No data is read there; a flag that is set there counts: one that
+        ends an episode cuts `initial` if no valid step comes before it, one that starts an episode counts for the next
+        valid step.
+      segment_ids: integers [T, *batch]. A sequence ends where they change; no id has a meaning of its own.
       time_axis: the axis of time in the per-step arrays, `done`'s if it is given.
       implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
         "interpret".
@@ -70,12 +97,14 @@ def episodic_prefix_sum(
     [1. 3. 3. 7.]
     """
     choice("boundary", boundary, "ends_at", "starts_at")
-    window = Window("inputs", inputs, time_axis, steps_like=done, like_name="done", edge="initial")
-    reads = Reads(value=Read("inputs"), cut=window.flag("done", done, shift=-1 if boundary == "ends_at" else 0))
+    window = Window.of_features("inputs", inputs, time_axis, done=done, valid=valid, segment_ids=segment_ids)
+    mask = window.mask(valid, segment_ids, reverse=False)
+    cut = window.flag("done", done, shift=-1 if boundary == "ends_at" else 0)
     initial = window.one_step("initial", initial)
-    return window.scan(
-        reads, coefficients, reverse=False, initial=initial, finite_weights=True, implementation=implementation
-    )[0]
+    options: Any = {"reverse": False, "finite_weights": True, "implementation": implementation, "initial": initial}
+    if mask:
+        return window.scan(MaskedReads(Read("inputs"), cut, **mask), masked_coefficients, masked_outputs, **options)[0]
+    return window.scan(Reads(Read("inputs"), cut), coefficients, **options)[0]
 
 
 @jax.tree_util.register_dataclass

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.typing import ArrayLike
 
+from rltriton_jax.estimators import masks
 from rltriton_jax.estimators.algebra import successor_value, td_error, unless_done
 from rltriton_jax.estimators.estimate import Estimate, Estimator
 from rltriton_jax.estimators.window import Window, over_leaves
@@ -49,6 +50,8 @@ def gae(
     gamma: Any = 0.99,
     lambda_: Any = 0.95,
     on_truncation: str = "bootstrap",
+    valid: Any = None,
+    segment_ids: Any = None,
     time_axis: int = 0,
     implementation: str | None = None,
 ) -> Estimate:
@@ -77,6 +80,12 @@ def gae(
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
       lambda_: like `gamma`. 0 is one-step TD, 1 is the Monte-Carlo return minus V.
       on_truncation: "bootstrap", or "mask" to set delta to 0 at truncated steps that are not terminated.
+      valid: flags [T, *batch]; 0 where a step is not there. The result is that of the sequence without such steps, put
+        back, and 0 at them. No data is read there, and neither `gamma` nor `lambda_` applies; flags, ids and
+        `final_values` are: an end that is flagged there ends its sequence there.
+      segment_ids: integers [T, *batch]. A sequence ends where they change: terminated, unless `truncated`; with
+        `next_values` its trace is cut only. No id has a meaning of its own: padding with the id of its sequence hands
+        the bootstrap on, padding with another ends it.
       time_axis: the axis of time in the per-step arrays.
       implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
         "interpret".
@@ -104,14 +113,23 @@ def gae(
     [6. 5. 3.]
     """
     window = Window("rewards", rewards, time_axis, edge="bootstrap_value")
+    source = window.successor(
+        values, bootstrap_value, next_values, final_values, truncated, on_truncation=on_truncation
+    )
+    mask = window.mask(valid, segment_ids, reverse=True, on_truncation=on_truncation)
+    flags = {"terminated": window.flag("terminated", terminated), "truncated": window.flag("truncated", truncated)}
+    weights = {"gamma": window.coefficient("gamma", gamma), "lambda_": window.coefficient("lambda_", lambda_)}
+    if mask:
+        given = next_values is not None
+        return Estimate(
+            *masks.estimate(window, source, mask, flags, **weights, given=given, implementation=implementation)
+        )
     reads = Reads(
         reward=Read("rewards"),
-        **window.successor(values, bootstrap_value, next_values, final_values, truncated, on_truncation=on_truncation),
-        terminated=window.flag("terminated", terminated),
-        truncated=window.flag("truncated", truncated),
         zero_at_truncation=window.flag("truncated", truncated if on_truncation == "mask" else None),
-        gamma=window.coefficient("gamma", gamma),
-        lambda_=window.coefficient("lambda_", lambda_),
+        **source,
+        **flags,
+        **weights,
     )
     return Estimate(
         *window.scan(reads, coefficients, outputs, reverse=True, finite_weights=True, implementation=implementation)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from rltriton_jax.estimators import masks
 from rltriton_jax.estimators.algebra import successor_value
 from rltriton_jax.estimators.estimate import Estimator
 from rltriton_jax.estimators.window import Window, over_leaves
@@ -46,6 +47,8 @@ def lambda_returns(
     final_values: Any = None,
     gamma: Any = 0.99,
     lambda_: Any = 0.95,
+    valid: Any = None,
+    segment_ids: Any = None,
     time_axis: int = 0,
     implementation: str | None = None,
 ) -> Any:
@@ -74,6 +77,12 @@ def lambda_returns(
       final_values: V of the true final observation, [T, *batch], read only at truncated steps.
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
       lambda_: like `gamma`. 0 is the one-step target, 1 the Monte-Carlo return.
+      valid: flags [T, *batch]; 0 where a step is not there. The result is that of the sequence without such steps, put
+        back, and 0 at them. No data is read there, and neither `gamma` nor `lambda_` applies; flags, ids and
+        `final_values` are: an end that is flagged there ends its sequence there.
+      segment_ids: integers [T, *batch]. A sequence ends where they change: terminated, unless `truncated`; with
+        `next_values` its trace is cut only. No id has a meaning of its own: padding with the id of its sequence hands
+        the bootstrap on, padding with another ends it.
       time_axis: the axis of time in the per-step arrays.
       implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
         "interpret".
@@ -98,18 +107,29 @@ def lambda_returns(
     [5.5 6. ]
     """
     window = Window("rewards", rewards, time_axis, edge="bootstrap_value")
-    successor = window.successor(values, bootstrap_value, next_values, final_values, truncated, values_required=False)
-    del successor["value"]
-    reads = Reads(
-        reward=Read("rewards"),
-        **successor,
-        terminated=window.flag("terminated", terminated),
-        truncated=window.flag("truncated", truncated),
-        last=START,
-        gamma=window.coefficient("gamma", gamma),
-        lambda_=window.coefficient("lambda_", lambda_),
-    )
-    return window.scan(reads, coefficients, reverse=True, finite_weights=True, implementation=implementation)[0]
+    source = window.successor(values, bootstrap_value, next_values, final_values, truncated, values_required=False)
+    mask = window.mask(valid, segment_ids, reverse=True)
+    flags = {"terminated": window.flag("terminated", terminated), "truncated": window.flag("truncated", truncated)}
+    weights = {"gamma": window.coefficient("gamma", gamma), "lambda_": window.coefficient("lambda_", lambda_)}
+    options: Any = {"reverse": True, "finite_weights": True, "implementation": implementation}
+    if mask and next_values is not None:
+        reads = masks.Reads(
+            reward=Read("rewards"),
+            value=Read(),
+            next_value=source["next_value"],
+            bootstrap=Read(),
+            final_value=Read(),
+            followed=masks.followed(window, mask, flags, **options),
+            **flags,
+            **mask,
+            **weights,
+        )
+        return window.scan(reads, masks.returns_given, masks.return_alone, **options)[0]
+    if mask:
+        return masks.estimate(window, source, mask, flags, **weights, given=False, implementation=implementation)[1]
+    del source["value"]
+    reads = Reads(reward=Read("rewards"), last=START, **source, **flags, **weights)
+    return window.scan(reads, coefficients, **options)[0]
 
 
 @jax.tree_util.register_dataclass

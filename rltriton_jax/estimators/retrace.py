@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from rltriton_jax.estimators import masks
 from rltriton_jax.estimators.algebra import clipped_ratio
 from rltriton_jax.estimators.estimate import Estimate, Estimator
+from rltriton_jax.estimators.masks import counted, ends, if_valid, passing
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import START, Read
 
@@ -45,6 +47,53 @@ def outputs(s, x, entering):
     return clipped_ratio(s.log_rho, s.clip_rho) * error, x + s.q
 
 
+class MaskedReads(NamedTuple):
+    """What a step reads where steps may be left out; `target` are the targets, once they are known."""
+
+    reward: Any
+    q: Any
+    next_state_value: Any
+    target: Any
+    log_rho: Any
+    terminated: Any
+    truncated: Any
+    valid: Any
+    segment: Any
+    entering_segment: Any
+    at_start: Any
+    followed: Any
+    gamma: Any
+    lambda_: Any
+    clip_c: Any
+    clip_rho: Any
+
+
+def _error(s, successor):
+    return s.reward + s.gamma * jnp.where(s.terminated, 0.0, successor) - s.q
+
+
+def masked_coefficients(s):
+    """The state is c * x, since the step that it enters does not know the ratio of the valid step ahead."""
+    c = clipped_ratio(s.log_rho, s.clip_c)
+    error = _error(s, s.next_state_value)
+    return passing(s, c * s.gamma * s.lambda_), if_valid(s, counted(c, error))
+
+
+def masked_targets(s, x, entering):
+    error = _error(s, s.next_state_value) + s.gamma * s.lambda_ * jnp.where(ends(s), 0.0, entering)
+    return (if_valid(s, error + s.q),)
+
+
+def masked_holding(s):
+    return passing(s, 0.0), if_valid(s, s.target)
+
+
+def masked_advantages(s, x, entering):
+    inside = s.followed & ~s.at_start & ~ends(s)
+    error = _error(s, jnp.where(inside, entering, s.next_state_value))
+    return (if_valid(s, clipped_ratio(s.log_rho, s.clip_rho) * error),)
+
+
 @over_leaves("rewards")
 def retrace(
     rewards: Any,
@@ -60,6 +109,8 @@ def retrace(
     lambda_: Any = 1.0,
     clip_c: Any = 1.0,
     clip_rho: Any = 1.0,
+    valid: Any = None,
+    segment_ids: Any = None,
     time_axis: int = 0,
     implementation: str | None = None,
 ) -> Estimate:
@@ -91,6 +142,12 @@ def retrace(
       lambda_: decay of the trace, like `gamma`.
       clip_c: the clip of the trace's ratio; the paper has 1. Infinity counts as the largest number.
       clip_rho: the clip of the advantages' ratio.
+      valid: flags [T, *batch]; 0 where a step is not there. The result is that of the sequence without such steps, put
+        back, and 0 at them. No data is read there, and no hyperparameter applies; flags, and ids are: an
+        end that is flagged there ends its sequence there. Targets are one scan; advantages
+        take two more.
+      segment_ids: integers [T, *batch]. A sequence ends where they change: its trace is cut there, and the
+        successor's value still counts. No id has a meaning of its own.
       time_axis: the axis of time in the per-step arrays.
       implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
         "interpret".
@@ -131,24 +188,30 @@ def retrace(
         next_state_value = window.step("next_state_values", next_state_values)
     q = window.step("q_values", q_values)
     log_rho = window.step("log_rhos", log_rhos)
-    reads = Reads(
-        reward=Read("rewards"),
-        q=q,
-        q_ahead=Read(q.operand, 1),
-        next_state_value=next_state_value,
-        log_rho=log_rho,
-        log_rho_ahead=Read(log_rho.operand, 1),
-        terminated=window.flag("terminated", terminated),
-        truncated=window.flag("truncated", truncated),
-        last=START,
-        gamma=window.coefficient("gamma", gamma),
-        lambda_=window.coefficient("lambda_", lambda_),
-        clip_c=window.coefficient("clip_c", clip_c, clip=True, weight=True),
-        clip_rho=window.coefficient("clip_rho", clip_rho, clip=True),
-    )
-    return Estimate(
-        *window.scan(reads, coefficients, outputs, reverse=True, finite_weights=True, implementation=implementation)
-    )
+    mask = window.mask(valid, segment_ids, reverse=True)
+    flags = {"terminated": window.flag("terminated", terminated), "truncated": window.flag("truncated", truncated)}
+    common = {
+        "reward": Read("rewards"),
+        "q": q,
+        "next_state_value": next_state_value,
+        "log_rho": log_rho,
+        "gamma": window.coefficient("gamma", gamma),
+        "lambda_": window.coefficient("lambda_", lambda_),
+        "clip_c": window.coefficient("clip_c", clip_c, clip=True, weight=True),
+        "clip_rho": window.coefficient("clip_rho", clip_rho, clip=True),
+        **flags,
+        **mask,
+    }
+    options: Any = {"reverse": True, "finite_weights": True, "implementation": implementation}
+    if mask:
+        reads = MaskedReads(target=Read(), followed=Read(kind="flag"), **common)
+        (targets,) = window.scan(reads, masked_coefficients, masked_targets, **options)
+        window.operands["targets"] = targets
+        reads = reads._replace(target=Read("targets"), followed=masks.followed(window, mask, flags, **options))
+        (advantages,) = window.scan(reads, masked_holding, masked_advantages, **options)
+        return Estimate(advantages, targets)
+    reads = Reads(q_ahead=Read(q.operand, 1), log_rho_ahead=Read(log_rho.operand, 1), last=START, **common)
+    return Estimate(*window.scan(reads, coefficients, outputs, **options))
 
 
 @jax.tree_util.register_dataclass

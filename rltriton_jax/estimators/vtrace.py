@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from rltriton_jax.estimators import masks
 from rltriton_jax.estimators.algebra import clipped_ratio, successor_value, td_error, unless_done
 from rltriton_jax.estimators.estimate import Estimate, Estimator
+from rltriton_jax.estimators.masks import ends, if_valid, masked_error, masked_error_given, passing
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import START, Read
 
@@ -53,6 +55,53 @@ def outputs_with_next_values(s, x, entering):
     return clipped_ratio(s.log_rho, s.clip_pg_rho) * td_error(s, corrected), x + s.value
 
 
+class MaskedReads(NamedTuple):
+    """What a step reads where steps may be left out."""
+
+    reward: Any
+    value: Any
+    value_ahead: Any
+    next_value: Any
+    final_value: Any
+    log_rho: Any
+    terminated: Any
+    truncated: Any
+    valid: Any
+    segment: Any
+    entering_segment: Any
+    at_start: Any
+    followed: Any
+    gamma: Any
+    lambda_: Any
+    clip_rho: Any
+    clip_c: Any
+    clip_pg_rho: Any
+
+
+def _masked_weight(s):
+    return passing(s, s.gamma * s.lambda_ * clipped_ratio(s.log_rho, s.clip_c))
+
+
+def masked_coefficients(s):
+    return _masked_weight(s), if_valid(s, clipped_ratio(s.log_rho, s.clip_rho) * masked_error(s))
+
+
+def masked_outputs(s, x, entering):
+    error = masked_error(s) + s.gamma * s.lambda_ * jnp.where(ends(s), 0.0, entering)
+    return if_valid(s, clipped_ratio(s.log_rho, s.clip_pg_rho) * error), if_valid(s, x + s.value)
+
+
+def masked_coefficients_given(s):
+    return _masked_weight(s), if_valid(s, clipped_ratio(s.log_rho, s.clip_rho) * masked_error_given(s))
+
+
+def masked_outputs_given(s, x, entering):
+    inside = s.followed & ~s.at_start & ~ends(s)
+    corrected = jnp.where(inside, s.value_ahead + s.lambda_ * entering, jnp.where(s.terminated, 0.0, s.next_value))
+    error = s.reward + s.gamma * corrected - s.value
+    return if_valid(s, clipped_ratio(s.log_rho, s.clip_pg_rho) * error), if_valid(s, x + s.value)
+
+
 @over_leaves("rewards", options=("on_truncation",))
 def vtrace(
     rewards: Any,
@@ -70,6 +119,8 @@ def vtrace(
     clip_c: Any = 1.0,
     clip_pg_rho: Any = 1.0,
     on_truncation: str = "bootstrap",
+    valid: Any = None,
+    segment_ids: Any = None,
     time_axis: int = 0,
     implementation: str | None = None,
 ) -> Estimate:
@@ -106,6 +157,13 @@ def vtrace(
       clip_c: the paper's c-bar, on the trace; sets how fast it contracts. Infinity counts as the largest number.
       clip_pg_rho: the clip of the policy-gradient weight.
       on_truncation: "bootstrap", or "mask" to set delta and the advantage to 0 at truncated, not terminated steps.
+      valid: flags [T, *batch]; 0 where a step is not there. The result is that of the sequence without such steps, put
+        back, and 0 at them. No data is read there, and no hyperparameter applies; flags, ids and `final_values` are: an
+        end that is flagged there ends its sequence there. What a step needs of the valid one after it is carried to it
+        by a scan that comes first, or two with `next_values`.
+      segment_ids: integers [T, *batch]. A sequence ends where they change: terminated, unless `truncated`; with
+        `next_values` its trace is cut only. No id has a meaning of its own: padding with the id of its sequence hands
+        the bootstrap on, padding with another ends it.
       time_axis: the axis of time in the per-step arrays.
       implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
         "interpret".
@@ -134,25 +192,59 @@ def vtrace(
     """
     window = Window("rewards", rewards, time_axis, edge="bootstrap_value")
     one_network = next_values is None
+    source = window.successor(
+        values, bootstrap_value, next_values, final_values, truncated, on_truncation=on_truncation
+    )
+    mask = window.mask(valid, segment_ids, reverse=True, on_truncation=on_truncation)
+    log_rho = window.step("log_rhos", log_rhos)
+    flags = {"terminated": window.flag("terminated", terminated), "truncated": window.flag("truncated", truncated)}
+    weights = {
+        "gamma": window.coefficient("gamma", gamma),
+        "lambda_": window.coefficient("lambda_", lambda_),
+        "clip_rho": window.coefficient("clip_rho", clip_rho, clip=True),
+        "clip_c": window.coefficient("clip_c", clip_c, clip=True, weight=True),
+        "clip_pg_rho": window.coefficient("clip_pg_rho", clip_pg_rho, clip=True),
+    }
+    options: Any = {"reverse": True, "finite_weights": True, "implementation": implementation}
+    if mask:
+        return Estimate(*_masked(window, source, log_rho, mask, flags, weights, one_network, options))
     reads = Reads(
         reward=Read("rewards"),
-        **window.successor(values, bootstrap_value, next_values, final_values, truncated, on_truncation=on_truncation),
         value_ahead=Read() if one_network else Read("values", 1),
-        log_rho=window.step("log_rhos", log_rhos),
-        terminated=window.flag("terminated", terminated),
-        truncated=window.flag("truncated", truncated),
+        log_rho=log_rho,
         zero_at_truncation=window.flag("truncated", truncated if on_truncation == "mask" else None),
-        last=Read(flag=True) if one_network else START,
-        gamma=window.coefficient("gamma", gamma),
-        lambda_=window.coefficient("lambda_", lambda_),
-        clip_rho=window.coefficient("clip_rho", clip_rho, clip=True),
-        clip_c=window.coefficient("clip_c", clip_c, clip=True, weight=True),
-        clip_pg_rho=window.coefficient("clip_pg_rho", clip_pg_rho, clip=True),
+        last=Read(kind="flag") if one_network else START,
+        **source,
+        **flags,
+        **weights,
     )
-    results = outputs if one_network else outputs_with_next_values
-    return Estimate(
-        *window.scan(reads, coefficients, results, reverse=True, finite_weights=True, implementation=implementation)
+    return Estimate(*window.scan(reads, coefficients, outputs if one_network else outputs_with_next_values, **options))
+
+
+def _masked(window, source, log_rho, mask, flags, weights, one_network, options):
+    ahead, followed, next_value = Read(), Read(kind="flag"), source["next_value"]
+    if one_network:
+        next_value = masks.values_ahead(window, source, mask, flags, **options)
+    else:
+        followed = masks.followed(window, mask, flags, **options)
+        ahead = Read("values", 1)
+        if window.skips:
+            ahead = masks.held(window, source["value"], mask, masks.nothing(flags), "values ahead", **options)
+    reads = MaskedReads(
+        reward=Read(window.name),
+        value=source["value"],
+        value_ahead=ahead,
+        next_value=next_value,
+        final_value=source["final_value"],
+        log_rho=log_rho,
+        followed=followed,
+        **flags,
+        **mask,
+        **weights,
     )
+    if one_network:
+        return window.scan(reads, masked_coefficients, masked_outputs, **options)
+    return window.scan(reads, masked_coefficients_given, masked_outputs_given, **options)
 
 
 @jax.tree_util.register_dataclass

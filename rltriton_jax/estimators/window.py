@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -12,9 +13,10 @@ from jax.core import Tracer
 
 from rltriton_jax.estimators import arguments
 from rltriton_jax.estimators.arguments import FLOATS, numbers, of_jax
+from rltriton_jax.scan.plain.products import scaled
 from rltriton_jax.scan.plain.scan import compute_dtype
 from rltriton_jax.scan.primitive import affine_scan
-from rltriton_jax.scan.recurrence import Read, Recurrence, state_alone
+from rltriton_jax.scan.recurrence import START, Read, Recurrence, state_alone
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,6 +51,8 @@ class Window:
         `edge` names the argument with one entry per batch element, which is mistaken for flags if given by position.
         """
         self.operands: dict[str, jax.Array] = {}
+        self.skips = False
+        self._counted: Any = True
         self.data: list[Any] = []
         self.finite: list[str] = []
         self.name = name
@@ -75,6 +79,13 @@ class Window:
         self.trailing = len(self.shape) - ndim
         self.operands[name] = array
         self.data.append(array)
+
+    @classmethod
+    def of_features(cls, name: str, array, time_axis: int, **per_step) -> "Window":
+        """That of an array which may have trailing axes that the flags and ids `per_step` lack; those may be None."""
+        given = {key: value for key, value in per_step.items() if value is not None}
+        like = next(iter(given), "done")
+        return cls(name, array, time_axis, steps_like=given.get(like), like_name=like, edge="initial")
 
     def _numbers(self, name, value):
         if value is None:
@@ -103,7 +114,7 @@ class Window:
     def flag(self, name: str, array, *, shift: int = 0) -> Read:
         """A flag per step: bool, integer or float, holding 0 or 1. Traced ones are checked under `checkify`."""
         if array is None:
-            return Read(flag=True)
+            return Read(kind="flag")
         given = numbers(name, array, flag=True)
         array = of_jax(given)
         if array.shape != self.step_shape:
@@ -118,7 +129,42 @@ class Window:
                 "A probability that the episode goes on belongs in the discount: gamma=gamma * probability."
             )
         self.operands.setdefault(name, array.reshape(array.shape + (1,) * self.trailing))
-        return Read(name, shift, flag=True)
+        return Read(name, shift, kind="flag")
+
+    def mask(self, valid, segment_ids, *, reverse: bool, on_truncation: str = "bootstrap") -> dict[str, Read]:
+        """The reads `valid`, `segment`, `entering_segment` and `at_start`, or none where neither argument is given.
+
+        The second segment is that of the step before in scan order, and counts where there is one, but `at_start`.
+        """
+        if valid is None and segment_ids is None:
+            return {}
+        for name, array in (("valid", valid), ("segment_ids", segment_ids)):
+            if array is not None and on_truncation == "mask":
+                raise ValueError(
+                    f'on_truncation is "mask", and {name} is given (shape {arguments.shape(name, array)}): what a '
+                    "truncated step hands on to the valid step before it would be undefined. Pass final_values (shape "
+                    f'{self.step_shape}) or next_values with on_truncation="bootstrap".'
+                )
+        self.skips = valid is not None
+        if valid is None:
+            self.operands["valid"] = jnp.ones((1,) * len(self.shape), bool)
+        else:
+            self.flag("valid", valid)
+            seen = visible(numbers("valid", valid, flag=True))
+            self._counted = False if seen is None else seen != 0
+        reads = {"valid": Read("valid", kind="flag"), "segment": Read(), "entering_segment": Read(), "at_start": START}
+        if segment_ids is not None:
+            given = arguments.integers("segment_ids", segment_ids)
+            if given.shape != self.step_shape:
+                raise ValueError(
+                    f"segment_ids has shape {given.shape}, but {self.name} has shape {self.step_shape}; segment_ids "
+                    "holds the id of each step's sequence, so give it that shape."
+                )
+            self.operands["segment_ids"] = given.reshape(given.shape + (1,) * self.trailing)
+            kind = "int64" if given.dtype.itemsize == 8 else "int32"
+            reads["segment"] = Read("segment_ids", kind=kind)
+            reads["entering_segment"] = Read("segment_ids", 1 if reverse else -1, kind=kind)
+        return reads
 
     def one_step(self, name: str, array) -> str | None:
         """One entry per batch element, [*batch] and any trailing axes, or a scalar; returns its operand name."""
@@ -135,6 +181,14 @@ class Window:
             one = jnp.expand_dims(array, self.axis) if array.shape else array.reshape((1,) * len(self.shape))
         self._keep(name, one)
         return name
+
+    def scale(self, name: str, *by: str) -> None:
+        """Multiplies an operand of one step by coefficients that are the same at all steps; one of 0 wins."""
+        dtype = compute_dtype(self.dtype)
+        factor = functools.reduce(operator.mul, (self.operands[key].astype(dtype) for key in by))
+        one = self.operands[name].astype(dtype)
+        shape = jnp.broadcast_shapes(one.shape, factor.shape)
+        self.operands[name] = scaled(jnp.broadcast_to(one, shape), factor)
 
     def coefficient(
         self, name: str, value, *, shift: int = 0, signed: bool = False, clip: bool = False, weight: bool = False
@@ -159,9 +213,11 @@ class Window:
                 f"a scalar{of_batch if self.batch else f' or per step {per_step}'}."
             )
         values = None if signed else visible(given)
-        if values is not None and not np.all(valid := (values >= 0) & (np.isfinite(values) | clip)):
+        fits = np.True_ if values is None else (values >= 0) & (np.isfinite(values) | clip)
+        if values is not None and np.any(wrong := self._counts(value) & ~fits):
+            found = np.broadcast_to(values, wrong.shape)[wrong].flat[0]
             raise ValueError(
-                f"{name} (shape {value.shape}) holds {values[~valid].flat[0]}; it weighs the steps of {self.name} "
+                f"{name} (shape {value.shape}) holds {found}; it weighs the steps of {self.name} "
                 f"(shape {self.step_shape}), so pass {'' if clip else 'finite '}numbers that are at least 0."
             )
         if weight:
@@ -170,6 +226,10 @@ class Window:
             shape = (*shape[: self.axis], 1, *shape[self.axis :])
         self.operands[name] = value.reshape(shape + (1,) * self.trailing)
         return Read(name, 0 if shape[self.axis] == 1 else shift)
+
+    def _counts(self, coefficient):
+        """Where a coefficient must be a number that weighs; one of a step that is not valid is not read."""
+        return self._counted if len(coefficient.shape) == len(self.step_shape) else True
 
     def successor(
         self,
@@ -237,7 +297,7 @@ class Window:
     def at_final(self, final_values, truncated) -> dict[str, Read]:
         """The reads `final_value`, V at the true final observation, and `at_final`, where it counts."""
         if final_values is None:
-            return {"final_value": Read(), "at_final": Read(flag=True)}
+            return {"final_value": Read(), "at_final": Read(kind="flag")}
         if truncated is None:
             raise ValueError(
                 f"final_values (shape {arguments.shape('final_values', final_values)}) is read only at truncated "
@@ -295,8 +355,10 @@ class Window:
         finite_weights: bool = False,
     ) -> tuple[jax.Array, ...]:
         """The outputs of the recurrence on the operands kept so far; `Recurrence` says what the arguments are."""
+        needed = {self.name, initial} | {name for r in reads for name in (r.operand, r.beyond, r.weights)}
+        named = {name: operand for name, operand in self.operands.items() if name in needed}
         recurrence = Recurrence(
-            tuple(self.operands),
+            tuple(named),
             reads,
             coefficients,
             outputs,
@@ -304,9 +366,9 @@ class Window:
             initial=initial,
             finite_weights=finite_weights,
         )
-        for name in self.finite:
-            self.operands[name] = _at_most_the_largest(self.operands[name], compute_dtype(self.dtype))
-        operands = tuple(self.operands.values())
+        for name in needed.intersection(self.finite):
+            named[name] = _at_most_the_largest(named[name], compute_dtype(self.dtype))
+        operands = tuple(named.values())
         return affine_scan(recurrence, operands, time_axis=self.axis, dtype=self.dtype, implementation=implementation)
 
 

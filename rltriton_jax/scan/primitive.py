@@ -78,7 +78,7 @@ def _abstract_eval(*avals, recurrence, time_axis, dtype, wanted, implementation)
 
 def _check_flags(*operands, recurrence, **_):
     """What a caller cannot see of traced flags: each holds 0 or 1. A bool cannot hold anything else."""
-    flags = {r.operand for r in recurrence.reads if r.flag}
+    flags = {r.operand for r in recurrence.reads if r.kind == "flag"}
     for name, x in zip(recurrence.operands, operands, strict=True):
         if name in flags and x.dtype != jnp.bool_:
             checkify.debug_check(jnp.all((x == 0) | (x == 1)), f"{name} holds flags that are neither 0 nor 1")
@@ -203,7 +203,9 @@ def _jvp_fused(primals, tangents, x, *, recurrence, time_axis, dtype, wanted, im
 
     gather = functools.partial(plain.gather, recurrence, time_axis=time_axis, dtype=dtype)
     reads, dreads = _jvp_of_moving(gather, primals, tangents)
-    changes = {i: dreads[i] for i, r in enumerate(recurrence.reads) if not r.flag and {r.operand, r.beyond} & names}
+    changes = {
+        i: dreads[i] for i, r in enumerate(recurrence.reads) if r.kind == "number" and {r.operand, r.beyond} & names
+    }
     coefficients = coefficients_of(recurrence, x.dtype)
     w = evaluate(coefficients, 0, reads)
     dw, inputs = (differential(coefficients, i, reads, changes) for i in (0, 1))

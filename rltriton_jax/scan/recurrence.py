@@ -18,22 +18,28 @@ class Read:
     Where t + shift lies outside the window the operand `beyond` (of one step) is read instead. Either, left out (None),
     reads as 0, or as False for a flag. With `weights`, another operand, the quantity is the sum of weights * operand
     over a last axis that these two alone have; a weight of 0 leaves out what it weighs.
+
+    `kind` says as what: a "number" in the scan's dtype, a "flag", or as it is where that is "int32" or "int64".
     """
 
     operand: str | None = None
     shift: int = 0
     beyond: str | None = None
-    flag: bool = False
+    kind: str = "number"
     weights: str | None = None
 
     def __post_init__(self):
         if self.shift not in (-1, 0, 1):
             raise ValueError(f"shift is {self.shift}; a step reads its own element or a neighbour's, -1, 0 or 1.")
-        if self.weights is not None and (self.shift or self.beyond is not None or self.flag):
-            raise ValueError("a weighted sum is read at its own step, as a number: no shift, beyond or flag.")
+        if self.weights is not None and (self.shift or self.beyond is not None or self.kind != "number"):
+            raise ValueError("a weighted sum is read at its own step, as a number: no shift and nothing beyond.")
+
+    def dtype(self, number) -> Any:
+        """The dtype in which the algebra sees it; `number` is that of numbers."""
+        return jnp.dtype({"number": number, "flag": bool}.get(self.kind, self.kind))
 
 
-START = Read("first step in scan order", flag=True)
+START = Read("first step in scan order", kind="flag")
 """A read that is True at the step the scan begins with: the last one of a backward scan, else the first."""
 
 COMPOSITE = "composite"
@@ -106,7 +112,7 @@ def _num_outputs(reads, coefficients, outputs) -> int:
     """How many results `outputs` gives; refuses an algebra that the kernel would not understand."""
     for function in (coefficients, outputs):
         check_algebra(function)
-    s = type(reads)(*(jax.ShapeDtypeStruct((), bool if r.flag else jnp.float32) for r in reads))
+    s = type(reads)(*(jax.ShapeDtypeStruct((), r.dtype(jnp.float32)) for r in reads))
     pair = jax.eval_shape(coefficients, s)
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise ValueError(f"{coefficients.__qualname__} must return the pair (w, u); it returns {pair}.")

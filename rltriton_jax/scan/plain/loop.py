@@ -41,7 +41,7 @@ def run(
     Results are written into the arrays `onto`, which are returned behind the last carry. `in_place` says that the first
     source is the first of these: each of its steps is read before it is written over.
     """
-    kinds = [bool if r.flag else dtype for r in recurrence.reads]
+    kinds = [r.dtype(dtype) for r in recurrence.reads]
 
     def body(n, state):
         carry, written = state

@@ -26,13 +26,8 @@ class Algebra(NamedTuple):
     function: Callable[..., tuple[Any, ...]]
     reads: type
     dtype: np.dtype
-    flags: tuple[bool, ...]
-    """Is each argument a flag, rather than a number in `dtype`?"""
-
-    @property
-    def kinds(self) -> tuple[np.dtype, ...]:
-        """The dtype of each argument."""
-        return tuple(np.dtype(bool) if flag else self.dtype for flag in self.flags)
+    kinds: tuple[np.dtype, ...]
+    """The dtype of each argument; those of another than `dtype` do not move."""
 
     def __call__(self, *arguments):
         count = len(self.reads._fields)
@@ -40,14 +35,17 @@ class Algebra(NamedTuple):
 
 
 def coefficients_of(recurrence: Recurrence, dtype) -> Algebra:
-    flags = tuple(r.flag for r in recurrence.reads)
-    return Algebra(recurrence.coefficients, type(recurrence.reads), np.dtype(dtype), flags)
+    return Algebra(recurrence.coefficients, type(recurrence.reads), np.dtype(dtype), _kinds(recurrence, dtype))
 
 
 def outputs_of(recurrence: Recurrence, dtype) -> Algebra:
     """Its last two arguments are the state and the one that entered the step."""
-    flags = (*(r.flag for r in recurrence.reads), False, False)
-    return Algebra(recurrence.outputs, type(recurrence.reads), np.dtype(dtype), flags)
+    dtype = np.dtype(dtype)
+    return Algebra(recurrence.outputs, type(recurrence.reads), dtype, (*_kinds(recurrence, dtype), dtype, dtype))
+
+
+def _kinds(recurrence, dtype):
+    return tuple(r.dtype(dtype) for r in recurrence.reads)
 
 
 def evaluate(algebra: Algebra, output: int, arguments: Sequence[jax.Array]) -> jax.Array:
@@ -132,7 +130,11 @@ def _jvp(primals, tangents, *, algebra, output, by):
     out = bind(partial_p, *primals, algebra=algebra, output=output, by=by)
     moving = _moving_arguments(algebra, output, by)
     arguments = dict(zip(moving, primals, strict=True))
-    known = {i: t for i, t in zip(moving, tangents, strict=True) if not algebra.flags[i] and not isinstance(t, ad.Zero)}
+    known = {
+        i: t
+        for i, t in zip(moving, tangents, strict=True)
+        if algebra.kinds[i] == algebra.dtype and not isinstance(t, ad.Zero)
+    }
     change = differential(algebra, output, arguments, known, by)
     return out, zero_tangent(out) if change is None else jnp.broadcast_to(change, out.shape)
 

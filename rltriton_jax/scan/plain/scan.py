@@ -82,11 +82,11 @@ def _read(read: Read, named, steps, time_axis, ndim, dtype, reverse):
 
     def value(name):
         x = named[name]
-        return x.astype(bool if read.flag else dtype)
+        return x.astype(read.dtype(dtype))
 
     beyond = None if read.beyond is None else value(read.beyond)
     if read.operand is None:
-        nothing = jnp.zeros((1,) * ndim, bool if read.flag else dtype)
+        nothing = jnp.zeros((1,) * ndim, read.dtype(dtype))
         if beyond is None:
             return nothing
         shape = [1] * ndim
@@ -141,7 +141,7 @@ def reduce_composites(w, u, *, axis: int, reverse: bool):
 
 def _source(read: Read, named, *, steps, time_axis, dtype, reverse) -> Source:
     """Where a loop finds what `read` says."""
-    kind = bool if read.flag else dtype
+    kind = read.dtype(dtype)
     nothing = np.zeros((1,) * next(iter(named.values())).ndim, kind)
     if read == START:
         return Source(nothing, 1 if reverse else -1, ~nothing)
@@ -149,7 +149,7 @@ def _source(read: Read, named, *, steps, time_axis, dtype, reverse) -> Source:
     if read.operand is None:
         return Source(nothing) if read.beyond is None else Source(nothing, read.shift, beyond)
     values = named[read.operand]
-    if read.flag and values.dtype.itemsize == 2:
+    if read.kind == "flag" and values.dtype.itemsize == 2:
         # XLA widens 16-bit floats in the loop, and then rounds the rest of its body otherwise; a flag must not do that.
         values = values.astype(kind)
     held = values.shape[time_axis]

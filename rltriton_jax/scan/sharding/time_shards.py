@@ -27,7 +27,7 @@ def without_edge_rows(recurrence: Recurrence, operands, time_axis: int):
     reads = list(recurrence.reads)
     if START in reads:
         named["start"] = jnp.ones((1,) * operands[0].ndim, bool)
-        edge = Read(None, 1 if recurrence.reverse else -1, "start", flag=True)
+        edge = Read(None, 1 if recurrence.reverse else -1, "start", kind="flag")
         reads = [edge if r == START else r for r in reads]
     for name, x in zip(recurrence.operands, operands, strict=True):
         held = x.shape[time_axis]
@@ -47,7 +47,7 @@ def _with_neighbours(recurrence: Recurrence, operands, time_axis: int, dtype, ti
     reads = []
     for r in recurrence.reads:
         if r.shift and (r.operand or r.beyond):
-            kind = jnp.bool_ if r.flag else compute_dtype(dtype)
+            kind = r.dtype(compute_dtype(dtype))
             edge = jnp.zeros((1,) * operands[0].ndim, kind) if r.beyond is None else named[r.beyond].astype(kind)
             if r.operand is None:
                 edge = jnp.where(outside(r.shift, time), edge, jnp.zeros_like(edge))

@@ -127,6 +127,8 @@ def typed(x, R: tl.constexpr, P: tl.constexpr):
     """What was loaded, as the algebra sees it."""
     if R.is_number:
         return x.to(P.dtype)
+    elif R.is_integer:
+        return x
     else:
         return x != 0
 

@@ -58,7 +58,7 @@ def _read_from(read: Read, recurrence: Recurrence, operands, steps: int, time_ax
     position = {name: i for i, name in enumerate(recurrence.operands)}
     if read == START:
         return ReadFrom("start")
-    kind = "flag" if read.flag else "value"
+    kind = {"number": "value", "flag": "flag"}.get(read.kind, "integer")
     array = None if read.operand is None else position[read.operand]
     held = steps if array is None else operands[array].shape[time_axis]
     shift = 0 if held == 1 != steps else read.shift
@@ -77,7 +77,7 @@ def _read_from(read: Read, recurrence: Recurrence, operands, steps: int, time_ax
 
 def _unshifted(read: Read, found: ReadFrom, unique: list[Read]) -> int | None:
     """The position of the read of the same operand without a shift, if `read` has a shift and there is one."""
-    alone = Read(read.operand, flag=read.flag)
+    alone = Read(read.operand, kind=read.kind)
     return unique.index(alone) if found.shift and found.array is not None and alone in unique else None
 
 

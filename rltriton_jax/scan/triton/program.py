@@ -26,7 +26,7 @@ class ReadFrom:
     """A `Read` whose operands are found: `array`, `beyond` and `weights` are positions in `Program.arrays`.
 
     Attributes:
-      kind: "value", "flag", or "start" for what is True at the first step in scan order.
+      kind: "value", "flag", "integer", or "start" for what is True at the first step in scan order.
       array: what is read; None reads as 0.
       shift: at which step, relative to the one that reads.
       steps: how many steps the array holds; outside them `beyond` is read, and counts as 0 if None.
@@ -47,6 +47,10 @@ class ReadFrom:
     @property
     def is_number(self) -> bool:
         return self.kind == "value"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind == "integer"
 
     @property
     def is_sum(self) -> bool:
