@@ -1,7 +1,8 @@
 """The case registry that the tests share: for each estimator its function, its reference and random arguments."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,8 +17,9 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 LAYOUTS = ("time_major", "batch_major", "between")
 
 PER_STEP = {"rewards", "values", "log_rhos", "q_values", "next_values", "final_values", "next_state_values",
-            "gradients", "inputs", "terminated", "truncated", "done", "next_q_values", "next_target_probs"}  # fmt: skip
-FLOATS = PER_STEP - {"terminated", "truncated", "done"} | {"bootstrap_value", "initial"}
+            "gradients", "inputs", "terminated", "truncated", "done", "next_q_values", "next_target_probs", "valid",
+            "segment_ids"}  # fmt: skip
+FLOATS = PER_STEP - {"terminated", "truncated", "done", "valid", "segment_ids"} | {"bootstrap_value", "initial"}
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,24 @@ CASES = (
          ("initial",)),
 )  # fmt: skip
 
+_MASKS = ("valid", "segment_ids")
+
+
+def _without_steps(case: Case, *optional: str) -> Case:
+    """The case, with arguments that say which of its steps are there."""
+    deleted = reference.with_steps_deleted if case.required[0] == "rewards" else reference.forward_with_steps_deleted
+    return replace(
+        case, reference=partial(deleted, case.reference, case.required[0]), optional=(*case.optional, *optional)
+    )
+
+
+MASKED = tuple(
+    _without_steps(case, *_MASKS)
+    for case in CASES
+    if case.name != "linear_recurrence" and ("on_truncation", "mask") not in case.options
+)
+"""Every estimator with every source of successors, where steps may be left out and sequences end where ids change."""
+
 ESTIMATORS = tuple({case.name: case for case in reversed(CASES)}.values())[::-1]
 """One case an estimator, for tests whose subject is not the arguments."""
 
@@ -85,7 +105,7 @@ WINDOWS = tuple(
     for steps in LENGTHS
     for layout in LAYOUTS
     if steps < 128 or layout == "time_major" or case in ESTIMATORS
-)
+) + tuple((case, *window) for case in MASKED for window in ((1, "time_major"), (7, "batch_major"), (129, "time_major")))
 """Every estimator at every length in every layout; long windows of the other argument sets in one layout."""
 
 
@@ -113,6 +133,10 @@ def arguments(
             out["values"] = rng.normal(size=(steps + 1, *batch))
         elif name in ("terminated", "truncated", "done"):
             out[name] = flags(flags_kind, rng, shape)
+        elif name == "valid":
+            out[name] = rng.random(shape) < 0.6
+        elif name == "segment_ids":
+            out[name] = np.cumsum(rng.random(shape) < 0.15, axis=0, dtype=np.int32)
         elif name in ("bootstrap_value", "initial"):
             out[name] = rng.normal(size=batch)
         elif name == "next_target_probs":

@@ -24,11 +24,25 @@ def ends(kwargs):
     return kwargs["terminated"] | kwargs.get("truncated", False)
 
 
+def _behind_masks(kwargs, rng):
+    """The arguments with garbage at every step that is not valid."""
+    bad = dict(kwargs)
+    for name in FLOATS & kwargs.keys() - {"bootstrap_value", "initial"}:
+        x = np.array(kwargs[name])
+        where = ~kwargs["valid"] if name != "final_values" else ~kwargs["truncated"] | kwargs["terminated"]
+        x[: len(where)][where] = rng.choice(GARBAGE, size=x[: len(where)][where].shape)
+        bad[name] = x
+    return bad
+
+
 def garbage(case: Case, kwargs, rng):
     """Arguments with garbage in one episode of each row and where no V' is read; and which results must stay.
 
-    Data are [T, N]. The results of the poisoned episode do not count, unless it is the row's only one: it stays then.
+    Where steps may be left out it is behind these instead. Data are [T, N]. The results of the poisoned episode do not
+    count, unless it is the row's only one: it stays then.
     """
+    if "valid" in case.optional:
+        return _behind_masks(kwargs, rng), np.ones(kwargs["valid"].shape, bool)
     end = np.array(ends(kwargs))
     steps, rows = end.shape
     episode = np.cumsum(np.concatenate([np.zeros((1, rows), int), end[:-1]]), 0)

@@ -186,3 +186,86 @@ def linear_recurrence(weights, inputs, *, initial=None, reverse=False, minus=-1.
         state = x[t] + _pick(w[t] == 0, 0.0, w[t] * state)
         states[t] = state
     return (states,)
+
+
+def _ends(valid, ids, terminated, truncated, given):
+    """For each valid step of a row the end found at it, or before the next valid one: (kind, step) or None."""
+    found, pending = {}, None
+    for t in reversed(range(len(valid))):
+        changed = t + 1 < len(ids) and ids[t] != ids[t + 1]
+        if terminated[t] or truncated[t] or changed:
+            cut_short = truncated[t] and not terminated[t]
+            changed_only = changed and not terminated[t] and not truncated[t]
+            pending = ("truncated" if cut_short or (changed_only and given) else "terminated", t)
+        if valid[t]:
+            if pending and given and pending[1] != t:
+                pending = ("truncated", pending[1])
+            found[t], pending = pending, None
+    return found
+
+
+def _of_row(x, shape, b, kept):
+    """An argument as the row b has it: per step at the steps that are kept, else as it is over the batch."""
+    if isinstance(x, str) or not np.ndim(x):
+        return x
+    if np.ndim(x) > len(shape):
+        return np.asarray(x)[:, *b][kept]
+    if np.ndim(x) == len(shape):
+        return np.broadcast_to(x, shape)[:, *b][kept]
+    return np.broadcast_to(x, shape[1:])[b]
+
+
+def with_steps_deleted(function, data, *, valid=None, segment_ids=None, terminated=None, truncated=None, **kwargs):
+    """A backward `function` on each row without its invalid steps; 0 where these are."""
+    main = np.asarray(kwargs[data])
+    shape, steps = main.shape, main.shape[0]
+    valid = np.ones(shape, bool) if valid is None else np.asarray(valid) != 0
+    ids = np.zeros(shape) if segment_ids is None else np.asarray(segment_ids)
+    flags = _flags(terminated, shape), _flags(truncated, shape)
+    given = any(kwargs.get(name) is not None for name in ("next_values", "next_state_values", "next_q_values"))
+    final = kwargs.pop("final_values", None)
+    if np.shape(kwargs.get("values"))[:1] == (steps + 1,):
+        kwargs["bootstrap_value"], kwargs["values"] = kwargs["values"][-1], kwargs["values"][:-1]
+    results = None
+    for b in np.ndindex(*shape[1:]):
+        found = _ends(valid[:, *b], ids[:, *b], *(f[:, *b] for f in flags), given)
+        kept = sorted(found)
+        named = {name: _of_row(x, shape, b, kept) for name, x in kwargs.items()}
+        ends = [found[t] for t in kept]
+        named["terminated"] = np.array([e is not None and e[0] == "terminated" for e in ends], bool)
+        named["truncated"] = np.array([e is not None and e[0] == "truncated" for e in ends], bool)
+        if final is not None:
+            named["final_values"] = np.array([final[e[1]][b] if e else 0.0 for e in ends])
+        outs = function(**named) if kept else ()
+        results = results or tuple(np.zeros(shape) for _ in range(2 if function in (gae, vtrace, retrace) else 1))
+        for result, out in zip(results, outs, strict=bool(kept)):
+            result[kept, *b] = out
+    return results or (np.zeros(shape),)
+
+
+def forward_with_steps_deleted(
+    function, data, *, valid=None, segment_ids=None, done=None, boundary="ends_at", initial=None, **kwargs
+):
+    """A forward `function` on each row without its invalid steps; 0 where these are."""
+    main = np.asarray(kwargs[data])
+    shape = main.shape
+    valid = np.ones(shape, bool) if valid is None else np.asarray(valid) != 0
+    ids = np.zeros(shape) if segment_ids is None else np.asarray(segment_ids)
+    done = _flags(done, shape)
+    result = np.zeros(shape)
+    for b in np.ndindex(*shape[1:]):
+        kept, starts, cut = [], [], False
+        for t in range(shape[0]):
+            cut |= (boundary == "starts_at" and done[t][b]) or (t > 0 and ids[t][b] != ids[t - 1][b])
+            if valid[t][b]:
+                kept.append(t)
+                starts.append(cut)
+                cut = False
+            cut |= boundary == "ends_at" and done[t][b]
+        if not kept:
+            continue
+        named = {name: _of_row(x, shape, b, kept) for name, x in kwargs.items()}
+        if initial is not None and not starts[0]:
+            named["initial"] = np.asarray(initial)[b]
+        result[kept, *b] = function(**named, done=np.array([*starts[1:], False]))[0]
+    return (result,)

@@ -19,6 +19,17 @@ def main():
                 r, v, log_rhos, done, next_q_values=q, next_target_probs=q, time_axis=axis, implementation="triton"
             ),
             rtj.eligibility_traces(r, done, time_axis=axis, implementation="triton"),
+            rtj.vtrace(
+                r,
+                v,
+                log_rhos,
+                done,
+                valid=r < 0.5,
+                segment_ids=(v > 1).astype("int32"),
+                bootstrap_value=0.0,
+                time_axis=axis,
+                implementation="triton",
+            ),
         ):
             jax.block_until_ready(result)
     print("launched all")

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import ESTIMATORS, SUMS, arguments, outputs, primitives
+from cases import ESTIMATORS, MASKED, SUMS, arguments, outputs, primitives
 
 import rltriton_jax as rtj
 
 
-@pytest.mark.parametrize("case", [*ESTIMATORS, SUMS], ids=str)
+@pytest.mark.parametrize("case", [*ESTIMATORS, SUMS, *MASKED], ids=str)
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_vmap_over_any_axis_is_a_loop(case, axis, rng):
     rows = [arguments(case, rng, 6, (2,)) for _ in range(3)]

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, ESTIMATORS, FLOATS, arguments, outputs, primitives
+from cases import CASES, ESTIMATORS, FLOATS, MASKED, arguments, outputs, primitives
 from jax.interpreters import partial_eval
 from jax.test_util import check_grads
 
@@ -16,7 +16,7 @@ def split(case, kwargs):
     return floats, {k: v for k, v in kwargs.items() if k not in floats}
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *MASKED], ids=str)
 def test_every_float_argument_to_order_2_in_both_modes(case, rng):
     with jax.enable_x64(True):
         kwargs = arguments(case, rng, 4, (2,), dtype="float64")

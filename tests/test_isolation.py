@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, ESTIMATORS, FLOATS, SUMS, arguments, outputs
+from cases import CASES, ESTIMATORS, FLOATS, MASKED, PER_STEP, SUMS, arguments, outputs
 
 import rltriton_jax as rtj
 
@@ -72,6 +72,9 @@ def with_garbage(case, kwargs):
         out["final_values"][~truncated | terminated] = np.nan
     for name in {"next_values", "next_state_values", "next_q_values"} & out.keys():
         out[name][terminated] = np.nan
+    if "valid" in out:
+        for name in PER_STEP & FLOATS & out.keys() - {"final_values"}:
+            out[name][:STEPS][~out["valid"]] = np.nan
     if "next_q_values" in out:
         left_out = np.arange(out["next_q_values"].shape[-1]) == 1
         out["next_target_probs"][..., left_out] = 0
@@ -89,6 +92,7 @@ def with_garbage(case, kwargs):
 
 GARBAGE = [c for c in CASES if c.name != "eligibility_traces"]  # which leaves out nothing that its arguments hold
 GARBAGE = [c for c in GARBAGE if c.name != "episodic_prefix_sum" or c.options]
+GARBAGE += MASKED
 GARBAGE = [c for c in GARBAGE if c.name != "linear_recurrence" or dict(c.options).get("reverse")]
 
 

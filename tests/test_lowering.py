@@ -56,6 +56,7 @@ FUNCTIONS = {
         ),
         1,
     ),
+    "valid": (lambda r, v, d: rtj.gae(r, v, bootstrap_value=0.0, valid=d).advantages, 1),
     "forced to XLA": (lambda r, v, d: rtj.gae(r, v, d, implementation="associative_scan", bootstrap_value=0.0), 0),
 }
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import ESTIMATORS, SUMS, arguments, outputs
+from cases import ESTIMATORS, MASKED, SUMS, arguments, outputs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
@@ -333,7 +333,7 @@ def programs(draw):
     Over explicit axes all arrays are split alike: JAX wants that of the operands of any function.
     """
     mesh = draw(meshes())
-    case = draw(st.sampled_from([*ESTIMATORS, SUMS]))
+    case = draw(st.sampled_from([*ESTIMATORS, SUMS, *MASKED]))
     shape = draw(st.sampled_from(SIZES)), draw(st.sampled_from(SIZES))
     seed = draw(st.integers(0, 2**32 - 1))
     kwargs = arguments(

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from cases import CASES, FLAGS, LAYOUTS, arguments, check, laid_out, outputs
+from cases import CASES, FLAGS, LAYOUTS, MASKED, arguments, check, laid_out, outputs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,8 +14,8 @@ RELAXED = settings(deadline=None, max_examples=40, suppress_health_check=[Health
 
 @RELAXED
 @given(
-    case=st.sampled_from(CASES), steps=st.integers(1, 9), rows=st.integers(1, 4), layout=st.sampled_from(LAYOUTS),
-    seed=st.integers(0, 2**32 - 1),
+    case=st.sampled_from([*CASES, *MASKED]), steps=st.integers(1, 9), rows=st.integers(1, 4),
+    layout=st.sampled_from(LAYOUTS), seed=st.integers(0, 2**32 - 1),
 )  # fmt: skip
 def test_any_window_matches_the_reference(case, steps, rows, layout, seed):
     check(case, arguments(case, np.random.default_rng(seed), steps, (rows, 2)), layout, "float32", "scan")
@@ -44,7 +44,7 @@ def test_a_recurrence_may_be_cut_anywhere_and_carried_over(steps, split, seed):
 
 
 @RELAXED
-@given(case=st.sampled_from(CASES), layout=st.sampled_from(LAYOUTS), seed=st.integers(0, 2**32 - 1))
+@given(case=st.sampled_from([*CASES, *MASKED]), layout=st.sampled_from(LAYOUTS), seed=st.integers(0, 2**32 - 1))
 def test_layout_changes_nothing(case, layout, seed):
     kwargs = arguments(case, np.random.default_rng(seed), 6, (2, 3))
     placed, axis = laid_out(kwargs, layout)

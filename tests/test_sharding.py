@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, ESTIMATORS, PER_STEP, SUMS, arguments, assert_close, outputs
+from cases import CASES, ESTIMATORS, MASKED, PER_STEP, SUMS, arguments, assert_close, outputs
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -108,7 +108,7 @@ def test_split_time_moves_one_composite_a_row_and_single_rows(case, spec, rng):
 
 
 @pytest.mark.parametrize("spec", [TIME, BOTH], ids=["time", "time and batch"])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *MASKED], ids=str)
 def test_split_time_gives_the_reference(case, spec, rng):
     """Flags at random, and at both sides of every shard's edge in one row."""
     kwargs = arguments(case, rng, STEPS, (ROWS,))

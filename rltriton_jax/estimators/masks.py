@@ -111,8 +111,15 @@ def masked_error_given(s):
     return s.reward + s.gamma * jnp.where(s.terminated, 0.0, s.next_value) - s.value
 
 
-def errors(s):
-    return passing(s, s.gamma * s.lambda_), if_valid(s, masked_error(s))
+def returns(s):
+    """With V of the successor known, the return itself is the state."""
+    share = jnp.where(s.at_start | ends(s), 1.0, 1.0 - s.lambda_)
+    u = s.reward + s.gamma * share * unless_ended(s, s.next_value)
+    return passing(s, s.gamma * s.lambda_), jnp.where(s.valid, u, successor(s, 0.0))
+
+
+def over_values(s, x, entering):
+    return if_valid(s, x - s.value), if_valid(s, x)
 
 
 def errors_given(s):
@@ -149,6 +156,31 @@ def held(window: Window, read: Read, mask: dict[str, Read], ended: dict[str, Rea
     """
     reads = HeldReads(held=read, **ended, **mask)
     window.operands[name] = window.scan(reads, holding, held_by_successor, **options)[0]
+    return Read(name)
+
+
+def holding_behind(s):
+    return jnp.where(s.valid, 0.0, 1.0), if_valid(s, s.held)
+
+
+def held_by_predecessor(s, x, entering):
+    return (entering,)
+
+
+class HeldBehindReads(NamedTuple):
+    """What a step reads that hands on, forward, what the last valid one holds."""
+
+    held: Any
+    valid: Any
+
+
+def held_behind(window: Window, read: Read, mask: dict[str, Read], name: str, **options) -> Read:
+    """What the valid step before each holds, be it of the same sequence or not."""
+    if not window.skips:
+        return Read(read.operand, -1)
+    reads = HeldBehindReads(read, mask["valid"])
+    options = {**options, "reverse": False}
+    window.operands[name] = window.scan(reads, holding_behind, held_by_predecessor, **options)[0]
     return Read(name)
 
 
@@ -195,7 +227,8 @@ def estimate(
     if given:
         coefficients, outputs = errors_given, advantages
     elif window.per_step("lambda_"):
-        coefficients, outputs = errors, advantages
+        coefficients, outputs = returns, over_values
+        bootstrap = at_window_end(next_value)
         next_value = values_ahead(window, source, mask, flags, **options)
     else:
         coefficients, outputs = mixed, returns_of_mixed

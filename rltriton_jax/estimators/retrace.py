@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from rltriton_jax.estimators import masks
 from rltriton_jax.estimators.algebra import clipped_ratio
 from rltriton_jax.estimators.estimate import Estimate, Estimator
-from rltriton_jax.estimators.masks import counted, ends, if_valid, passing
+from rltriton_jax.estimators.masks import counted, ends, held_behind, if_valid, passing
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import START, Read
 
@@ -204,6 +204,8 @@ def retrace(
     }
     options: Any = {"reverse": True, "finite_weights": True, "implementation": implementation}
     if mask:
+        if window.per_step("clip_c"):  # that of the step which a ratio is carried to
+            common["clip_c"] = held_behind(window, common["clip_c"], mask, "clip_c behind", **options)
         reads = MaskedReads(target=Read(), followed=Read(kind="flag"), **common)
         (targets,) = window.scan(reads, masked_coefficients, masked_targets, **options)
         window.operands["targets"] = targets
