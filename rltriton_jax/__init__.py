@@ -9,11 +9,12 @@ Seven estimators, one associative scan. Where things are:
 - `scan/primitive.py`: the one JAX primitive and its derivatives; `scan/lowering.py`: what it becomes on each platform.
 - `scan/plain/`: the recurrence in plain JAX; `scan/triton/`: as a kernel; `scan/sharding/`: on several devices.
 - `scan/jax_internals.py`: everything of JAX that is private or differs between versions.
+- `boundaries.py`: from what environments and buffers give to the arguments of the estimators.
 - `compat/`: functions with the signatures of rlax's and Brax's.
 - `train/`, `bench/`, `doctor.py`: what `python -m rltriton_jax` runs; `commands.py`: what these commands share.
 """
 
-from rltriton_jax import _interrupt, compat  # noqa: F401  interrupts are dealt with before JAX is imported
+from rltriton_jax import _interrupt, boundaries, compat  # noqa: F401  interrupts are dealt with before JAX is imported
 from rltriton_jax.estimators.discounted_returns import DiscountedReturns, discounted_returns
 from rltriton_jax.estimators.eligibility_traces import EligibilityTraces, eligibility_traces
 from rltriton_jax.estimators.episodic_prefix_sum import EpisodicPrefixSum, episodic_prefix_sum
@@ -38,6 +39,7 @@ __all__ = [
     "LambdaReturns",
     "Retrace",
     "VTrace",
+    "boundaries",
     "compat",
     "default_implementation",
     "discounted_returns",

@@ -147,15 +147,19 @@ def numbers(name: str, value, *, flag: bool = False) -> Any:
     return value
 
 
-def integers(name: str, value) -> jax.Array:
-    """`value` as an array of integers."""
-    array = of_jax(numbers(name, value))
-    if not jnp.issubdtype(array.dtype, jnp.integer):
+def integers(name: str, value, narrower: str) -> Any:
+    """`value` as an array of integers of NumPy or JAX, or a Python integer.
+
+    `narrower` says what to pass where JAX's integers are too narrow for it.
+    """
+    if not isinstance(value, jax.Array):
+        value = _of_python(name, value, narrower)
+    dtype = np.result_type(value) if isinstance(value, bool | int | float) else value.dtype
+    if not jnp.issubdtype(dtype, jnp.integer):
         raise TypeError(
-            f"{name} has dtype {array.dtype} and shape {array.shape}; it names sequences, so pass integers, "
-            f"{name}.astype(jnp.int32)."
+            f"{name} has dtype {dtype} and shape {np.shape(value)}; it holds integers: pass {name}.astype(np.int32)."
         )
-    return array
+    return value
 
 
 def as_array(name: str, value) -> jax.Array:
@@ -172,8 +176,11 @@ def shape(name: str, value) -> tuple[int, ...]:
     return jnp.shape(numbers(name, value, flag=True))
 
 
-def _of_python(name, value):
-    """What is no JAX array as one of NumPy, if it becomes one, or as a Python number."""
+def _of_python(name, value, narrower=""):
+    """What is no JAX array as one of NumPy, if it becomes one, or as a Python number.
+
+    `narrower`, if given, is what to pass in place of integers that JAX would wrap.
+    """
     if value is None:
         raise ValueError(f"{name} is None; {name} is required, so pass an array.")
     if isinstance(value, np.ma.MaskedArray):
@@ -194,10 +201,10 @@ def _of_python(name, value):
     if isinstance(value, np.ndarray) and not value.dtype.isnative:
         value = value.astype(value.dtype.newbyteorder("="))
     if isinstance(given, int):
-        _refuse_overflow(name, value, np.int64, f"float({name})")
+        _refuse_overflow(name, value, np.int64, narrower or f"float({name})")
         return given
     if value.dtype.kind in "iu" and value.dtype.itemsize == 8:
-        _refuse_overflow(name, value, value.dtype, f"{name}.astype(np.float32)")
+        _refuse_overflow(name, value, value.dtype, narrower or f"{name}.astype(np.float32)")
     return value
 
 

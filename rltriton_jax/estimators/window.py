@@ -32,6 +32,16 @@ def visible(array) -> np.ndarray | None:
     return np.asarray(array)
 
 
+def refuse_other_than_flags(name: str, given):
+    """An error where `given`, which `numbers` returned, can be seen to hold anything but 0 and 1."""
+    values = None if getattr(given, "dtype", None) == np.bool_ else visible(given)
+    if values is not None and not np.all(valid := (values == 0) | (values == 1)):
+        raise ValueError(
+            f"{name} has shape {values.shape} and holds {values[~valid].flat[0]}; its flags must be 0 or 1. "
+            "A probability that the episode goes on belongs in the discount: gamma=gamma * probability."
+        )
+
+
 def _at_most_the_largest(x, dtype):
     """x in this dtype, with its largest number in place of infinity; without an operation where x can be seen."""
     numpy = jnp if visible(x) is None else np
@@ -122,12 +132,7 @@ class Window:
                 f"{name} has shape {array.shape}, but {self.name} has shape {self.step_shape}; {name} "
                 f"holds one flag per step, so give it that shape.{self._edge if array.shape == self.batch else ''}"
             )
-        values = None if array.dtype == jnp.bool_ else visible(given)
-        if values is not None and not np.all(valid := (values == 0) | (values == 1)):
-            raise ValueError(
-                f"{name} has shape {array.shape} and holds {values[~valid].flat[0]}; its flags must be 0 or 1. "
-                "A probability that the episode goes on belongs in the discount: gamma=gamma * probability."
-            )
+        refuse_other_than_flags(name, given)
         self.operands.setdefault(name, array.reshape(array.shape + (1,) * self.trailing))
         return Read(name, shift, kind="flag")
 
@@ -154,7 +159,13 @@ class Window:
             self._counted = False if seen is None else seen != 0
         reads = {"valid": Read("valid", kind="flag"), "segment": Read(), "entering_segment": Read(), "at_start": START}
         if segment_ids is not None:
-            given = arguments.integers("segment_ids", segment_ids)
+            given = of_jax(
+                arguments.integers(
+                    "segment_ids",
+                    segment_ids,
+                    "np.unique(segment_ids, return_inverse=True)[1].reshape(segment_ids.shape)",
+                )
+            )
             if given.shape != self.step_shape:
                 raise ValueError(
                     f"segment_ids has shape {given.shape}, but {self.name} has shape {self.step_shape}; segment_ids "

@@ -144,7 +144,7 @@ def _source(read: Read, named, *, steps, time_axis, dtype, reverse) -> Source:
     kind = read.dtype(dtype)
     nothing = np.zeros((1,) * next(iter(named.values())).ndim, kind)
     if read == START:
-        return Source(nothing, 1 if reverse else -1, ~nothing)
+        return Source(nothing, 1 if reverse else -1, np.logical_not(nothing))
     beyond = nothing if read.beyond is None else named[read.beyond].astype(kind)
     if read.operand is None:
         return Source(nothing) if read.beyond is None else Source(nothing, read.shift, beyond)
