@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import rltriton_jax as rtj
-from rltriton_jax.compat import brax, rlax
+from rltriton_jax.compat import brax, rlax, tunix
 from rltriton_jax.estimators.estimate import Estimator
 from rltriton_jax.estimators.window import over_leaves
 
@@ -277,6 +277,16 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str, str]] = {
     "brax: gamma": (
         lambda x: brax.compute_gae(FLAGS, FLAGS, x, x, x[0], gamma=0.9), "gamma", "has no", "mean discount?"),
     "brax: missing": (lambda x: brax.compute_gae(FLAGS, FLAGS, x, x), "bootstrap_value", "compute_gae was not", "pass"),
+    "tunix: a sequence": (
+        lambda x: tunix.compute_gae_advantages(x[0], x[0], FLAGS[0], 1.0, 1.0), "rewards", "(3,)", "an array [B, T]"),
+    "tunix: no mask": (
+        lambda x: tunix.compute_gae_advantages(x, x, None, 1.0, 1.0), "completion_mask", "is None", "pass an array"),
+    "tunix: another shape": (
+        lambda x: tunix.compute_gae_advantages(x, x, FLAGS[0], 1.0, 1.0), "completion_mask", "(3,)", "one flag"),
+    "tunix: lambda_": (
+        lambda x: tunix.compute_gae_advantages(x, x, FLAGS, 1.0, lambda_=1.0), "lambda_", "has no", "mean gae_lambda?"),
+    "tunix: missing": (
+        lambda x: tunix.compute_gae_advantages(x, x, FLAGS), "gamma and gae_lambda", "was not", "pass rewards"),
 }  # fmt: skip
 
 TRANSFORMS = {
@@ -312,7 +322,7 @@ def test_the_table_reaches_everything_public():
     assert len(CALLS) >= 80
     used = {name for call, *_ in CALLS.values() for name in (*call.__code__.co_names, *_nested(call.__code__))}
     functions = [n for n in rtj.__all__ if n.islower() and hasattr(getattr(rtj, n), "__wrapped__")]
-    assert {*functions, "GAE", "VTrace", "Retrace", "rlax", "brax"} <= used
+    assert {*functions, "GAE", "VTrace", "Retrace", "rlax", "brax", "tunix"} <= used
     assert len(functions) == 8
 
 
