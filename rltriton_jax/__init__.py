@@ -10,7 +10,7 @@ Seven estimators, one associative scan. Where things are:
 - `scan/plain/`: the recurrence in plain JAX; `scan/triton/`: as a kernel; `scan/sharding/`: on several devices.
 - `scan/jax_internals.py`: everything of JAX that is private or differs between versions.
 - `boundaries.py`: from what environments and buffers give to the arguments of the estimators.
-- `compat/`: functions with the signatures of rlax's and Brax's.
+- `compat/`: functions with the signatures of rlax's, Brax's and tunix's.
 - `train/`, `bench/`, `doctor.py`: what `python -m rltriton_jax` runs; `commands.py`: what these commands share.
 """
 

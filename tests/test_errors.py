@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import rltriton_jax as rtj
-from rltriton_jax.compat import brax, rlax
+from rltriton_jax.compat import brax, rlax, tunix
 from rltriton_jax.estimators.estimate import Estimator
 from rltriton_jax.estimators.window import over_leaves
 
@@ -204,9 +204,29 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str, str]] = {
     "too many, retrace": (
         lambda x: rtj.retrace(x, x, x, FLAGS, FLAGS, x), "6 arguments", "(4, 3)", "next_state_values, next_q_values, "),
     "too many, eligibility_traces": (
-        lambda x: rtj.EligibilityTraces()(x, FLAGS, x[0]), "3 arguments", "(3,)", "initial, time_axis"),
+        lambda x: rtj.EligibilityTraces()(x, FLAGS, x[0]), "3 arguments", "(3,)", "initial, valid, segment_ids, time_axis"),
     "too many, linear_recurrence": (
         lambda x: rtj.linear_recurrence(0.9, x, x[0]), "3 arguments", "(3,)", "initial, reverse, "),
+    # Masks.
+    "ids that are floats": (
+        lambda x: gae(x, x, segment_ids=X), "segment_ids", "float32 and shape (4, 3)", "segment_ids.astype(np.int32)"),
+    "ids that are flags": (lambda x: gae(x, x, segment_ids=FLAGS), "segment_ids", "bool", "segment_ids.astype(np.int32)"),
+    "ids beyond JAX's integers": (
+        lambda x: gae(x, x, segment_ids=np.full((4, 3), 2**40)), "segment_ids", str(2**40), "np.unique"),
+    "ids of another shape": (
+        lambda x: gae(x, x, segment_ids=np.zeros(3, int)), "segment_ids", "(3,), but rewards has shape (4, 3)", "that shape"),
+    "a mask of another shape": (
+        lambda x: rtj.vtrace(x, x, x, bootstrap_value=0.0, valid=FLAGS[0]), "valid", "(3,), but rewards", "that shape"),
+    "a mask of probabilities": (lambda x: gae(x, x, valid=np.full((4, 3), 0.5)), "valid", "0.5", "must be 0 or 1"),
+    "a mask, and truncated steps masked": (
+        lambda x: gae(x, x, truncated=FLAGS, on_truncation="mask", valid=FLAGS), "valid", "on_truncation", "final_values"),
+    "ids, and truncated steps masked": (
+        lambda x: rtj.vtrace(x, x, x, truncated=FLAGS, bootstrap_value=0.0, on_truncation="mask",
+                             segment_ids=np.zeros((4, 3), int)), "segment_ids", "on_truncation", "next_values"),
+    "a mask of the features too": (
+        lambda x: rtj.episodic_prefix_sum(x, FLAGS[:, 0], valid=FLAGS), "valid", "(4, 3), but inputs", "that shape"),
+    "a mask of traces that is no leading shape": (
+        lambda x: rtj.eligibility_traces(x, valid=FLAGS[:3]), "valid", "(3, 3), but gradients", "leading axes"),
     # Objects.
     "a hyperparameter twice": (lambda x: rtj.GAE(gamma=0.9)(x, x, gamma=1.0), "gamma", "0.9", "leave it out"),
     "a hyperparameter of another name": (
@@ -277,6 +297,16 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str, str]] = {
     "brax: gamma": (
         lambda x: brax.compute_gae(FLAGS, FLAGS, x, x, x[0], gamma=0.9), "gamma", "has no", "mean discount?"),
     "brax: missing": (lambda x: brax.compute_gae(FLAGS, FLAGS, x, x), "bootstrap_value", "compute_gae was not", "pass"),
+    "tunix: a sequence": (
+        lambda x: tunix.compute_gae_advantages(x[0], x[0], FLAGS[0], 1.0, 1.0), "rewards", "(3,)", "an array [B, T]"),
+    "tunix: no mask": (
+        lambda x: tunix.compute_gae_advantages(x, x, None, 1.0, 1.0), "completion_mask", "is None", "pass an array"),
+    "tunix: another shape": (
+        lambda x: tunix.compute_gae_advantages(x, x, FLAGS[0], 1.0, 1.0), "completion_mask", "(3,)", "one flag"),
+    "tunix: lambda_": (
+        lambda x: tunix.compute_gae_advantages(x, x, FLAGS, 1.0, lambda_=1.0), "lambda_", "has no", "mean gae_lambda?"),
+    "tunix: missing": (
+        lambda x: tunix.compute_gae_advantages(x, x, FLAGS), "gamma and gae_lambda", "was not", "pass rewards"),
 }  # fmt: skip
 
 TRANSFORMS = {
@@ -312,7 +342,7 @@ def test_the_table_reaches_everything_public():
     assert len(CALLS) >= 80
     used = {name for call, *_ in CALLS.values() for name in (*call.__code__.co_names, *_nested(call.__code__))}
     functions = [n for n in rtj.__all__ if n.islower() and hasattr(getattr(rtj, n), "__wrapped__")]
-    assert {*functions, "GAE", "VTrace", "Retrace", "rlax", "brax"} <= used
+    assert {*functions, "GAE", "VTrace", "Retrace", "rlax", "brax", "tunix"} <= used
     assert len(functions) == 8
 
 

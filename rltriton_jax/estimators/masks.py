@@ -159,28 +159,27 @@ def held(window: Window, read: Read, mask: dict[str, Read], ended: dict[str, Rea
     return Read(name)
 
 
-def holding_behind(s):
-    return jnp.where(s.valid, 0.0, 1.0), if_valid(s, s.held)
-
-
-def held_by_predecessor(s, x, entering):
-    return (entering,)
-
-
-class HeldBehindReads(NamedTuple):
-    """What a step reads that hands on, forward, what the last valid one holds."""
+class LatestReads(NamedTuple):
+    """What a step reads that hands on what the latest valid one holds, whatever sequence that is of."""
 
     held: Any
     valid: Any
+
+
+def latest(s):
+    return jnp.where(s.valid, 0.0, 1.0), if_valid(s, s.held)
+
+
+def latest_before(s, x, entering):
+    return (entering,)
 
 
 def held_behind(window: Window, read: Read, mask: dict[str, Read], name: str, **options) -> Read:
     """What the valid step before each holds, be it of the same sequence or not."""
     if not window.skips:
         return Read(read.operand, -1)
-    reads = HeldBehindReads(read, mask["valid"])
     options = {**options, "reverse": False}
-    window.operands[name] = window.scan(reads, holding_behind, held_by_predecessor, **options)[0]
+    window.operands[name] = window.scan(LatestReads(read, mask["valid"]), latest, latest_before, **options)[0]
     return Read(name)
 
 
