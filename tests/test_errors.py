@@ -204,22 +204,22 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str, str]] = {
     "too many, retrace": (
         lambda x: rtj.retrace(x, x, x, FLAGS, FLAGS, x), "6 arguments", "(4, 3)", "next_state_values, next_q_values, "),
     "too many, eligibility_traces": (
-        lambda x: rtj.EligibilityTraces()(x, FLAGS, x[0]), "3 arguments", "(3,)", "initial, valid, segment_ids, time_axis"),
+        lambda x: rtj.EligibilityTraces()(x, FLAGS, x[0]), "3 arguments", "(3,)", "initial, valid, segment_ids, "),
     "too many, linear_recurrence": (
         lambda x: rtj.linear_recurrence(0.9, x, x[0]), "3 arguments", "(3,)", "initial, reverse, "),
     # Masks.
     "ids that are floats": (
         lambda x: gae(x, x, segment_ids=X), "segment_ids", "float32 and shape (4, 3)", "segment_ids.astype(np.int32)"),
-    "ids that are flags": (lambda x: gae(x, x, segment_ids=FLAGS), "segment_ids", "bool", "segment_ids.astype(np.int32)"),
+    "ids that are flags": (lambda x: gae(x, x, segment_ids=FLAGS), "segment_ids", "bool", "ids.astype(np.int32)"),
     "ids beyond JAX's integers": (
         lambda x: gae(x, x, segment_ids=np.full((4, 3), 2**40)), "segment_ids", str(2**40), "np.unique"),
     "ids of another shape": (
-        lambda x: gae(x, x, segment_ids=np.zeros(3, int)), "segment_ids", "(3,), but rewards has shape (4, 3)", "that shape"),
+        lambda x: gae(x, x, segment_ids=np.zeros(3, int)), "segment_ids", "(3,), but rewards", "that shape"),
     "a mask of another shape": (
         lambda x: rtj.vtrace(x, x, x, bootstrap_value=0.0, valid=FLAGS[0]), "valid", "(3,), but rewards", "that shape"),
     "a mask of probabilities": (lambda x: gae(x, x, valid=np.full((4, 3), 0.5)), "valid", "0.5", "must be 0 or 1"),
     "a mask, and truncated steps masked": (
-        lambda x: gae(x, x, truncated=FLAGS, on_truncation="mask", valid=FLAGS), "valid", "on_truncation", "final_values"),
+        lambda x: gae(x, x, truncated=FLAGS, on_truncation="mask", valid=FLAGS), "valid", "on_trunc", "final_values"),
     "ids, and truncated steps masked": (
         lambda x: rtj.vtrace(x, x, x, truncated=FLAGS, bootstrap_value=0.0, on_truncation="mask",
                              segment_ids=np.zeros((4, 3), int)), "segment_ids", "on_truncation", "next_values"),

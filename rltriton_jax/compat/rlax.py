@@ -21,6 +21,7 @@ import numpy as np
 
 from rltriton_jax.estimators.arguments import index, of_arrays
 from rltriton_jax.estimators.linear_recurrence import linear_recurrence
+from rltriton_jax.estimators.masks import handing_on, if_valid
 from rltriton_jax.estimators.window import Window
 from rltriton_jax.scan.recurrence import START, Read
 
@@ -368,14 +369,12 @@ class _VTraceReads(NamedTuple):
     rho: Any
     lambda_: Any
     clip: Any
-    left_out: Any
+    valid: Any
     alpha: Any
 
 
 def _vtrace_step(s, clipped_rho, c):
-    """V-trace's (w, u); a step that is left out hands on what comes from the next."""
-    delta = clipped_rho * (s.reward + s.discount * s.next_value - s.value)
-    return jnp.where(s.left_out, 1.0, s.discount * c), jnp.where(s.left_out, 0.0, delta)
+    return s.discount * c, clipped_rho * (s.reward + s.discount * s.next_value - s.value)
 
 
 def _vtrace_coefficients(s):
@@ -390,9 +389,14 @@ def _leaky_coefficients(s):
     return _vtrace_step(s, _leaky(s.alpha, s.clip, s.rho), _leaky(s.alpha, 1.0, s.rho) * s.lambda_)
 
 
-def _left_out(mask):
-    """A mask's opposite, in which a number that is neither 0 nor 1 remains one, for the check to find."""
-    return jnp.logical_not(mask) if jnp.result_type(mask) == jnp.bool_ else 1 - mask
+def _masked_coefficients(s):
+    w, u = _vtrace_coefficients(s)
+    return handing_on(s, w), if_valid(s, u)
+
+
+def _masked_leaky_coefficients(s):
+    w, u = _leaky_coefficients(s)
+    return handing_on(s, w), if_valid(s, u)
 
 
 def _vtrace_errors(v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, clip_rho_threshold, stop, sample_mask, **alpha):
@@ -412,12 +416,15 @@ def _vtrace_errors(v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, clip_rho_thres
         rho=window.step("rho_tm1", rho_tm1),
         lambda_=_hyperparameter(window, "lambda_", lambda_),
         clip=_hyperparameter(window, "clip_rho_threshold", clip_rho_threshold),
-        left_out=window.flag("sample_mask", None if sample_mask is None else _left_out(sample_mask)),
+        valid=window.flag("sample_mask", sample_mask),
         alpha=leak[0] if leak else Read(),
     )
     dtype = window.dtype
     window.data.append(np.zeros(0, np.float32))
-    coefficients = _leaky_coefficients if leak else _vtrace_coefficients
+    if sample_mask is None:
+        coefficients = _leaky_coefficients if leak else _vtrace_coefficients
+    else:
+        coefficients = _masked_leaky_coefficients if leak else _masked_coefficients
     (errors,) = window.scan(reads, coefficients, reverse=True, implementation=None)
     return _stopped_target(stop, errors, v_tm1), dtype
 

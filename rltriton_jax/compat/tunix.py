@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rltriton_jax.estimators.arguments import of_arrays
-from rltriton_jax.estimators.masks import LatestReads, latest, latest_before
+from rltriton_jax.estimators.masks import LatestReads, handing_on, if_valid, latest, latest_before
 from rltriton_jax.estimators.window import Window
 from rltriton_jax.scan.recurrence import Read
 
@@ -18,14 +18,14 @@ class Reads(NamedTuple):
     reward: Any
     value: Any
     next_value: Any
-    present: Any
+    valid: Any
     gamma: Any
     gae_lambda: Any
 
 
 def coefficients(s):
     delta = s.reward + s.gamma * s.next_value - s.value
-    return jnp.where(s.present, s.gamma * s.gae_lambda, 1.0), jnp.where(s.present, delta, 0.0)
+    return handing_on(s, s.gamma * s.gae_lambda), if_valid(s, delta)
 
 
 def outputs(s, x, entering):
@@ -102,7 +102,7 @@ def compute_gae_advantages(
         raise ValueError(f"rewards has shape {jnp.shape(rewards)}; pass an array [B, T], one row a completion.")
     window = _window(rewards, "rewards")
     value = window.step("values", values)
-    present = window.flag("completion_mask", completion_mask)
+    valid = window.flag("completion_mask", completion_mask)
     gamma_read = window.coefficient("gamma", gamma, signed=True)
     lambda_read = window.coefficient("gae_lambda", gae_lambda, signed=True)
 
@@ -114,7 +114,7 @@ def compute_gae_advantages(
         reward=Read("rewards"),
         value=value,
         next_value=window.step("next_value", following),
-        present=present,
+        valid=valid,
         gamma=gamma_read,
         gae_lambda=lambda_read,
     )

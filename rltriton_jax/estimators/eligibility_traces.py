@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from rltriton_jax.estimators.arguments import shape
 from rltriton_jax.estimators.estimate import Estimator
-from rltriton_jax.estimators.masks import changes, counted, if_valid
+from rltriton_jax.estimators.masks import changes, counted, handing_on, if_valid
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import Read
 
@@ -43,7 +43,7 @@ class MaskedReads(NamedTuple):
 def masked_coefficients(s):
     """The state is the trace as it leaves a step, decayed by that step's gamma and lambda."""
     decay = s.gamma * s.lambda_
-    w = jnp.where(s.done | changes(s), 0.0, jnp.where(s.valid, decay, 1.0))
+    w = jnp.where(s.done | changes(s), 0.0, handing_on(s, decay))
     return w, jnp.where(s.done | ~s.valid, 0.0, counted(decay, s.gradient))
 
 

@@ -65,13 +65,18 @@ def ends(s):
     return s.terminated | s.truncated | changes(s)
 
 
-def passing(s, w):
-    """The weight of what enters: w at a valid step, 1 at another, and 0 where a sequence ends."""
-    return jnp.where(ends(s), 0.0, jnp.where(s.valid, w, 1.0))
-
-
 def if_valid(s, x):
     return jnp.where(s.valid, x, 0.0)
+
+
+def handing_on(s, w):
+    """The weight of what enters: w at a valid step, 1 at another."""
+    return jnp.where(s.valid, w, 1.0)
+
+
+def passing(s, w):
+    """The same, but 0 where a sequence ends."""
+    return jnp.where(ends(s), 0.0, handing_on(s, w))
 
 
 def counted(w, x):
@@ -167,7 +172,7 @@ class LatestReads(NamedTuple):
 
 
 def latest(s):
-    return jnp.where(s.valid, 0.0, 1.0), if_valid(s, s.held)
+    return handing_on(s, 0.0), if_valid(s, s.held)
 
 
 def latest_before(s, x, entering):
