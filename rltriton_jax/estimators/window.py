@@ -275,7 +275,7 @@ class Window:
                 f"the next episode: pass final_values (shape {self.step_shape}, read only at truncated steps). Where "
                 "it resets one step later (Gymnasium's default, NEXT_STEP), values[t+1] is that V: pass next_values "
                 "(V of the true successor at every step), concatenate([values[1:], bootstrap_value[None]]), instead "
-                "of bootstrap_value."
+                "of bootstrap_value, or all that rtj.boundaries.next_step_autoreset makes."
             )
         if values is None and not values_required:
             if next_values is None:
