@@ -54,7 +54,7 @@ def compile_scan(eqn, target: str, tile=None, **changes):
     operands = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
     plan = make_plan(operands=operands, tile=tile, **params)
     constants = launch.constants(plan)
-    kernel = launch.kernel_for(len(operands), len(plan.results), bool(plan.scratch), False)
+    kernel = launch.kernel_for(len(operands), len(plan.results), bool(plan.scratch), False, plan.program.num_carried)
     arrays = [*operands, *plan.scratch[-1:], *plan.results, *plan.scratch[:-1]]
     names = [n for n in kernel.arg_names if n not in constants]
     signature = {n: "*" + TYPES[a.dtype.name] for n, a in zip(names, arrays, strict=True)}

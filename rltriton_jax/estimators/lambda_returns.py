@@ -119,7 +119,7 @@ def lambda_returns(
             next_value=source["next_value"],
             bootstrap=Read(),
             final_value=Read(),
-            followed=masks.followed(window, mask, flags, **options),
+            followed=masks.followed(window, mask, flags),
             **flags,
             **mask,
             **weights,

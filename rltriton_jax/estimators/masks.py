@@ -14,6 +14,7 @@ in which V of the next valid step comes along with the return: one scan, and it 
 step holds back to the valid step before it.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -154,14 +155,13 @@ def held_by_successor(s, x, entering):
     return (successor(s, entering),)
 
 
-def held(window: Window, read: Read, mask: dict[str, Read], ended: dict[str, Read], name: str, **options) -> Read:
-    """What the successor of a step holds, the next valid step of its sequence, as a new operand of the window.
+def held(window: Window, read: Read, mask: dict[str, Read], ended: dict[str, Read], name: str) -> Read:
+    """What the successor of a step holds, the next valid step of its sequence, by a scan beside those that read it.
 
     Without a successor it is what `ended` says: its `bootstrap` at the window's end, and its `final_value`.
     """
     reads = HeldReads(held=read, **ended, **mask)
-    window.operands[name] = window.scan(reads, holding, held_by_successor, **options)[0]
-    return Read(name)
+    return window.carry(name, reads, holding, held_by_successor, reverse=True, finite_weights=True)
 
 
 class LatestReads(NamedTuple):
@@ -193,20 +193,19 @@ def nothing(flags: dict[str, Read]) -> dict[str, Read]:
     return {"bootstrap": Read(), "final_value": Read(), **flags}
 
 
-def followed(window: Window, mask: dict[str, Read], flags: dict[str, Read], **options) -> Read:
+def followed(window: Window, mask: dict[str, Read], flags: dict[str, Read]) -> Read:
     """A flag: does a valid step of the same sequence follow? Where one ends, and at the window's end, it may be set."""
     if not window.skips:
         return mask["valid"]
-    held(window, Read("valid"), mask, nothing(flags), "followed", **options)
-    return Read("followed", kind="flag")
+    return replace(held(window, Read("valid"), mask, nothing(flags), "followed"), kind="flag")
 
 
-def values_ahead(window: Window, source: dict[str, Read], mask: dict[str, Read], flags: dict[str, Read], **options):
+def values_ahead(window: Window, source: dict[str, Read], mask: dict[str, Read], flags: dict[str, Read]) -> Read:
     """V of the successor where values come with a bootstrap; `source` is what `Window.successor` gives."""
     if not window.skips:
         return source["next_value"]
     ended = {"bootstrap": at_window_end(source["next_value"]), "final_value": source["final_value"], **flags}
-    return held(window, source["value"], mask, ended, "values ahead", **options)
+    return held(window, source["value"], mask, ended, "values ahead")
 
 
 def at_window_end(next_value: Read) -> Read:
@@ -233,7 +232,7 @@ def estimate(
     elif window.per_step("lambda_"):
         coefficients, outputs = returns, over_values
         bootstrap = at_window_end(next_value)
-        next_value = values_ahead(window, source, mask, flags, **options)
+        next_value = values_ahead(window, source, mask, flags)
     else:
         coefficients, outputs = mixed, returns_of_mixed
         bootstrap, next_value = at_window_end(next_value), Read()

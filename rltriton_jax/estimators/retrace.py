@@ -209,7 +209,7 @@ def retrace(
         reads = MaskedReads(target=Read(), followed=Read(kind="flag"), **common)
         (targets,) = window.scan(reads, masked_coefficients, masked_targets, **options)
         window.operands["targets"] = targets
-        reads = reads._replace(target=Read("targets"), followed=masks.followed(window, mask, flags, **options))
+        reads = reads._replace(target=Read("targets"), followed=masks.followed(window, mask, flags))
         (advantages,) = window.scan(reads, masked_holding, masked_advantages, **options)
         return Estimate(advantages, targets)
     reads = Reads(q_ahead=Read(q.operand, 1), log_rho_ahead=Read(log_rho.operand, 1), last=START, **common)

@@ -224,12 +224,12 @@ def vtrace(
 def _masked(window, source, log_rho, mask, flags, weights, one_network, options):
     ahead, followed, next_value = Read(), Read(kind="flag"), source["next_value"]
     if one_network:
-        next_value = masks.values_ahead(window, source, mask, flags, **options)
+        next_value = masks.values_ahead(window, source, mask, flags)
     else:
-        followed = masks.followed(window, mask, flags, **options)
+        followed = masks.followed(window, mask, flags)
         ahead = Read("values", 1)
         if window.skips:
-            ahead = masks.held(window, source["value"], mask, masks.nothing(flags), "values ahead", **options)
+            ahead = masks.held(window, source["value"], mask, masks.nothing(flags), "values ahead")
     reads = MaskedReads(
         reward=Read(window.name),
         value=source["value"],

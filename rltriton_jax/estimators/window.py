@@ -61,6 +61,7 @@ class Window:
         `edge` names the argument with one entry per batch element, which is mistaken for flags if given by position.
         """
         self.operands: dict[str, jax.Array] = {}
+        self.carried: dict[str, Recurrence] = {}
         self.skips = False
         self._counted: Any = True
         self.data: list[Any] = []
@@ -366,21 +367,29 @@ class Window:
         finite_weights: bool = False,
     ) -> tuple[jax.Array, ...]:
         """The outputs of the recurrence on the operands kept so far; `Recurrence` says what the arguments are."""
-        needed = {self.name, initial} | {name for r in reads for name in (r.operand, r.beyond, r.weights)}
-        named = {name: operand for name, operand in self.operands.items() if name in needed}
-        recurrence = Recurrence(
-            tuple(named),
-            reads,
-            coefficients,
-            outputs,
-            reverse=reverse,
-            initial=initial,
-            finite_weights=finite_weights,
+        recurrence = self._recurrence(
+            reads, coefficients, outputs, reverse=reverse, initial=initial, finite_weights=finite_weights
         )
-        for name in needed.intersection(self.finite):
+        named = {name: self.operands[name] for name in recurrence.operands}
+        for name in named.keys() & set(self.finite):
             named[name] = _at_most_the_largest(named[name], compute_dtype(self.dtype))
         operands = tuple(named.values())
         return affine_scan(recurrence, operands, time_axis=self.axis, dtype=self.dtype, implementation=implementation)
+
+    def carry(self, name: str, reads: Any, coefficients, outputs, *, reverse: bool, finite_weights: bool) -> Read:
+        """The one output of another recurrence as an operand of those that come: it is computed beside them."""
+        self.carried[name] = self._recurrence(
+            reads, coefficients, outputs, reverse=reverse, finite_weights=finite_weights
+        )
+        return Read(name)
+
+    def _recurrence(self, reads, coefficients, outputs, **options) -> Recurrence:
+        needed = {self.name, options.get("initial")}
+        needed |= {name for r in reads for name in (r.operand, r.beyond, r.weights)}
+        carried = tuple((name, inner) for name, inner in self.carried.items() if name in needed)
+        needed |= {name for _, inner in carried for name in inner.operands}
+        names = tuple(name for name in self.operands if name in needed)
+        return Recurrence(names, reads, coefficients, outputs, carried=carried, **options)
 
 
 def over_leaves(main: str, options: tuple[str, ...] = ()) -> Callable[[F], F]:

@@ -6,6 +6,7 @@ import warnings
 from rltriton_jax.scan.implementation import resolve_implementation
 from rltriton_jax.scan.jax_internals import mlir, platforms
 from rltriton_jax.scan.plain import scan as plain
+from rltriton_jax.scan.recurrence import in_stages
 from rltriton_jax.scan.sharding.devices import (
     is_partly_manual,
     is_split,
@@ -36,20 +37,25 @@ def _own(platform):
 def _lower_split(ctx, *operands, recurrence, time_axis, dtype, wanted, implementation):
     """Each device scans what it holds: the primitive is bound again, to that. XLA takes weighted sums beforehand."""
     scan = functools.partial(ctx.primitive.bind, implementation=implementation)
-    params = {"time_axis": time_axis, "dtype": dtype, "wanted": wanted}
 
-    def whole(*operands):
+    def whole(*operands, recurrence, dtype, wanted, num_results=1):
+        layout = {"time_axis": time_axis, "dtype": dtype, "wanted": wanted}
         plain_recurrence, operands = plain.sums_taken(recurrence, operands, dtype=dtype)
         local, operands = without_edge_rows(plain_recurrence, operands, time_axis)
 
         def part(time, *operands):
             if time == NOT_SPLIT:
-                return scan(*operands, recurrence=local, **params)
-            return scan_part(time, *operands, recurrence=local, scan=scan, **params)
+                return scan(*operands, recurrence=local, **layout)
+            return scan_part(time, *operands, recurrence=local, scan=scan, **layout)
 
-        return on_each_shard(ctx, part, time_axis)(*operands)
+        return on_each_shard(ctx, part, time_axis, num_results)(*operands)
 
-    return lower(ctx, whole, *operands)
+    def stages(*operands):
+        one = functools.partial(whole, dtype=plain.compute_dtype(dtype), wanted=(0,))
+        last, operands = in_stages(recurrence, operands, one)
+        return whole(*operands, recurrence=last, dtype=dtype, wanted=wanted, num_results=len(ctx.avals_out))
+
+    return lower(ctx, stages, *operands)
 
 
 def _or_split(rule):

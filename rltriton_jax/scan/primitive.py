@@ -41,7 +41,7 @@ from rltriton_jax.scan.plain import scan as plain
 from rltriton_jax.scan.plain.neighbours import edge_step, shifted
 from rltriton_jax.scan.plain.partials import coefficients_of, differential, evaluate, outputs_of
 from rltriton_jax.scan.plain.products import scaled, unbroadcast
-from rltriton_jax.scan.recurrence import COMPOSITE, Recurrence, is_linear, linear, without_sums
+from rltriton_jax.scan.recurrence import COMPOSITE, Recurrence, in_stages, is_linear, linear, without_sums
 from rltriton_jax.scan.rules import aligned, bind, define, result_aval
 
 
@@ -78,7 +78,8 @@ def _abstract_eval(*avals, recurrence, time_axis, dtype, wanted, implementation)
 
 def _check_flags(*operands, recurrence, **_):
     """What a caller cannot see of traced flags: each holds 0 or 1. A bool cannot hold anything else."""
-    flags = {r.operand for r in recurrence.reads if r.kind == "flag"}
+    reads = [r for each in (recurrence, *dict(recurrence.carried).values()) for r in each.reads]
+    flags = {r.operand for r in reads if r.kind == "flag"}
     for name, x in zip(recurrence.operands, operands, strict=True):
         if name in flags and x.dtype != jnp.bool_:
             checkify.debug_check(jnp.all((x == 0) | (x == 1)), f"{name} holds flags that are neither 0 nor 1")
@@ -155,6 +156,8 @@ def _with_sums_taken(recurrence, primals, tangents, dtype):
 
 def _jvp(primals, tangents, *, recurrence, wanted, **params):
     """dx is the bare recurrence of du + dw * entering; all else is the derivative of the algebra."""
+    if recurrence.carried:
+        return _jvp_of_moving(lambda full: _in_stages(full, recurrence, wanted=wanted, **params), primals, tangents)
     if any(r.weights is not None for r in recurrence.reads):
         recurrence, primals, tangents = _with_sums_taken(recurrence, primals, tangents, params["dtype"])
     with_state = wanted if recurrence.state in wanted else (*wanted, recurrence.state)
@@ -165,6 +168,14 @@ def _jvp(primals, tangents, *, recurrence, wanted, **params):
     rule = _jvp_linear if is_linear(recurrence) else _jvp_fused
     outs = rule(primals, tangents, x, recurrence=recurrence, wanted=wanted, **params)
     return results, outs
+
+
+def _in_stages(operands, recurrence, *, dtype, wanted, **params):
+    """The outputs by one scan for each recurrence that is carried, and one for the last."""
+    state = plain.compute_dtype(dtype)
+    scan = functools.partial(bind, affine_scan_p, dtype=state, wanted=(0,), **params)
+    recurrence, operands = in_stages(recurrence, operands, scan)
+    return bind(affine_scan_p, *operands, recurrence=recurrence, dtype=dtype, wanted=wanted, **params)
 
 
 def _jvp_linear(primals, tangents, x, *, recurrence, time_axis, dtype, wanted, implementation):

@@ -72,6 +72,8 @@ class Recurrence:
       reverse: True for a backward scan.
       initial: the operand (of one step) that is the state before the first step; 0 when None.
       finite_weights: True where no data makes a weight infinite; the kernel then need not look whether one meets a 0.
+      carried: other recurrences over the same steps in the same direction, each with a name and one output, in the scan's
+        dtype: an operand, by that name, of those behind it and of this one.
     """
 
     operands: tuple[str, ...]
@@ -81,6 +83,7 @@ class Recurrence:
     reverse: bool = True
     initial: str | None = None
     finite_weights: bool = False
+    carried: tuple[tuple[str, "Recurrence"], ...] = ()
 
     def __post_init__(self):
         if not isinstance(self.reads, tuple) or not hasattr(self.reads, "_fields"):
@@ -148,6 +151,16 @@ def linear(*, reverse: bool, weight_shift: int = 0, initial: bool = False) -> Re
 def is_linear(recurrence: Recurrence) -> bool:
     """Is it the bare recurrence, which is differentiated by itself?"""
     return isinstance(recurrence.reads, LinearReads)
+
+
+def in_stages(recurrence: Recurrence, operands, scan: Callable[..., Any]) -> tuple[Recurrence, tuple[Any, ...]]:
+    """The recurrence and its operands, with what is carried made arrays by `scan(*operands, recurrence=...)`."""
+    if not recurrence.carried:
+        return recurrence, tuple(operands)
+    named = dict(zip(recurrence.operands, operands, strict=True))
+    for name, inner in recurrence.carried:
+        (named[name],) = scan(*(named[operand] for operand in inner.operands), recurrence=inner)
+    return replace(recurrence, operands=tuple(named), carried=()), tuple(named.values())
 
 
 def without_sums(recurrence: Recurrence) -> tuple[Recurrence, dict[str, tuple[str, str]]]:

@@ -75,7 +75,7 @@ def _lower(ctx, *operands, shift, axis):
             edge = step_from_neighbour(x, shift, edge, axis, time)
         return [_shift(x, edge, shift, axis)]
 
-    function = on_each_shard(ctx, local, axis) if is_split(ctx) else functools.partial(local, NOT_SPLIT)
+    function = on_each_shard(ctx, local, axis, 1) if is_split(ctx) else functools.partial(local, NOT_SPLIT)
     return lower(ctx, function, *operands)
 
 

@@ -15,7 +15,7 @@ from rltriton_jax.scan.plain.chunks import Chunks, num_chunks
 from rltriton_jax.scan.plain.loop import Source
 from rltriton_jax.scan.plain.neighbours import shifted
 from rltriton_jax.scan.plain.products import scaled, weighted
-from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence, without_sums
+from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence, in_stages, without_sums
 
 
 def compute_dtype(dtype):
@@ -186,6 +186,9 @@ def _associative(w, u, initial, *, time_axis, reverse):
 
 def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted, implementation):
     """The outputs whose indices `wanted` lists, or the composite, by one of the plain implementations."""
+    state = compute_dtype(dtype)
+    one = functools.partial(affine_scan, time_axis=time_axis, dtype=state, wanted=(0,), implementation=implementation)
+    recurrence, operands = in_stages(recurrence, operands, one)
     recurrence, operands = sums_taken(recurrence, operands, dtype=dtype)
     shape = output_shape(operands, time_axis)
     if 0 in shape and wanted != COMPOSITE:

@@ -78,13 +78,15 @@ def _outside_meshes(function):
     return outside
 
 
-def on_each_shard(ctx: mlir.LoweringRuleContext, part: Callable[..., Any], time_axis: int) -> Callable[..., Any]:
+def on_each_shard(
+    ctx: mlir.LoweringRuleContext, part: Callable[..., Any], time_axis: int, num_results: int
+) -> Callable[..., Any]:
     """A function of whole arrays, for which each device calls `part(time, *operands)` on what it holds of them.
 
     `time` are the `Axes` over which time is split. Operands and results have one rank; an operand has the full size on
     an axis or 1.
     """
-    shape, num_results = ctx.avals_out[0].shape, len(ctx.avals_out)
+    shape = ctx.avals_out[0].shape
     mesh = _explicit_mesh(ctx)
     if mesh is None:
         return functools.partial(_as_xla_splits, part, shape, num_results, time_axis, num_automatic_devices(ctx))

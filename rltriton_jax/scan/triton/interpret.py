@@ -105,7 +105,7 @@ def _run(plan: Plan, *operands):
     arrays = [np.ascontiguousarray(o, _dtype(o)) for o in operands]
     written, scratch = ([np.zeros(r.shape, _dtype(r)) for r in results] for results in (plan.results, plan.scratch))
     pointers = [*arrays, *scratch[-1:], *written, *scratch[:-1]]
-    kernel = kernel_for(len(arrays), len(written), bool(scratch), False)
+    kernel = kernel_for(len(arrays), len(written), bool(scratch), False, plan.program.num_carried)
     with _LOCK, np.errstate(all="ignore"):
         twins = {name: _interpreted_twin(value) for name, value in constants(plan).items()}
         _interpreted(kernel)[(plan.programs,)](*map(_HostArray, pointers), **twins)

@@ -297,12 +297,72 @@ def sums_to_tile_layout(P: tl.constexpr, reads):
 
 
 @triton.jit
-def at_step(P: tl.constexpr, reads, j: tl.constexpr):
-    """What the algebra asks for at step j of a vector, in the order of its names."""
+def at_step(P: tl.constexpr, N: tl.constexpr, reads, j: tl.constexpr, carried, i: tl.constexpr):
+    """What the algebra of stage N asks for at step j of a vector, the i-th of its group in scan order."""
+    SOURCES: tl.constexpr = P.stages[N].sources
     values = ()
-    for n in tl.static_range(len(P.sources)):
-        values = values + (reads[P.sources[n]][j],)
+    for n in tl.static_range(len(SOURCES)):
+        if SOURCES[n] < len(reads):
+            values = values + (reads[SOURCES[n]][j],)
+        else:
+            values = values + (carried[SOURCES[n] - len(reads)][i],)
     return values
+
+
+@triton.jit
+def steps_alone(vector):
+    """The reads of a vector without what `read_all` says beside them; sums are not in the tile's layout."""
+    steps = ()
+    for i in tl.static_range(len(vector)):
+        steps = steps + (vector[i][0],)
+    return steps
+
+
+@triton.jit
+def carry_along(vectors, carried, begin, state, P: tl.constexpr, N: tl.constexpr, ALGEBRA):
+    """The output of stage N at each step of a group in scan order, and the state that leaves the tile."""
+    S: tl.constexpr = P.stages[N]
+    WIDTH: tl.constexpr = P.tile.width
+    SLICES: tl.constexpr = P.tile.slices
+    VECTORS: tl.constexpr = P.vectors
+    SHAPE: tl.constexpr = (P.tile.groups, P.tile.block)
+    reads = ()
+    weights = ()
+    inhomogeneous = ()
+    for v in tl.static_range(VECTORS):
+        vector = steps_alone(vectors[v])
+        for k in tl.static_range(WIDTH):
+            values = at_step(P, N, vector, WIDTH - 1 - k if P.reverse else k, carried, v * WIDTH + k)
+            t = begin + (SLICES - 1 - v * WIDTH - k if P.reverse else v * WIDTH + k)
+            w, u = ALGEBRA[2 * N](S.named(*values))
+            if P.steps_masked:
+                w, u = tl.where(t < P.steps, w, 1.0), tl.where(t < P.steps, u, 0.0)
+            w, u = tl.broadcast_to(w.to(P.dtype), SHAPE), tl.broadcast_to(u.to(P.dtype), SHAPE)
+            if v == 0 and k == 0:
+                group_w, group_u = w, u
+            else:
+                group_w, group_u = zero_wins(w, group_w), zero_wins(w, group_u) + u
+            reads = reads + (values,)
+            weights = weights + (w,)
+            inhomogeneous = inhomogeneous + (u,)
+    zero = tl.full(SHAPE, 0.0, P.dtype)
+    through_w, through_u, enter_w, enter_u = tl.associative_scan(
+        (group_w, group_u, zero + 1.0, zero), 0, compose_exclusive
+    )
+    entering = apply(enter_w, enter_u, state)
+    if P.tile.pieces > 1:
+        last = tl.arange(0, P.tile.groups)[:, None] == P.tile.groups - 1
+        whole_w = total(tl.where(last, through_w, 0.0), 0)[None, :]
+        whole_u = total(tl.where(last, through_u, 0.0), 0)[None, :]
+        state = apply(whole_w, whole_u, state)
+    outputs = ()
+    for i in tl.static_range(SLICES):
+        left = inhomogeneous[i] + zero_wins(weights[i], entering)
+        (output,) = ALGEBRA[2 * N + 1](S.named(*reads[i]), left, entering)
+        output = tl.broadcast_to(output, SHAPE)
+        outputs = outputs + (output if S.is_number else output != 0,)
+        entering = left
+    return outputs, state
 
 
 @triton.jit
@@ -375,11 +435,12 @@ def look_back(scratch, P: tl.constexpr, order, block, rows, initial):
 
 
 @triton.jit
-def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr, P: tl.constexpr):
+def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr, P: tl.constexpr, ALGEBRA):
     limit_registers(P.tile.register_limit)
     WIDTH: tl.constexpr = P.tile.width
     SLICES: tl.constexpr = P.tile.slices
     VECTORS: tl.constexpr = P.vectors
+    CARRIED: tl.constexpr = P.num_carried
     REPLAYED: tl.constexpr = 0 if P.composite else P.vectors
     SHAPE: tl.constexpr = (P.tile.groups, P.tile.block)
     block, order = tl.program_id(0) % P.blocks, tl.program_id(0) // P.blocks
@@ -400,6 +461,10 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
     if P.initial is not None:
         carry += load(inputs, P, P.initial, 0, rows.safe, rows.live, False).to(P.dtype)
 
+    states = ()
+    for i in tl.static_range(CARRIED):
+        states = states + (tl.full(rows.safe.shape, 0.0, P.dtype),)
+
     for piece in range(P.tile.pieces):
         start = chunk * P.tile.pieces + (P.tile.pieces - 1 - piece if P.reverse else piece)
         begin = start * P.tile.piece_steps + group * SLICES
@@ -408,13 +473,20 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
         for v in tl.static_range(VECTORS):
             vector = read_all(inputs, P, begin + (VECTORS - 1 - v if P.reverse else v) * WIDTH, rows, v == 0, vector)
             vectors = vectors + (vector,)
+        carried = ()
+        left = ()
+        for i in tl.static_range(CARRIED):
+            results, state = carry_along(vectors, carried, begin, states[i], P, i, ALGEBRA)
+            carried = carried + (results,)
+            left = left + (state,)
+        states = left
         reads = ()
         weights = ()
         inhomogeneous = ()
         for v in tl.static_range(VECTORS):
             vector = sums_to_tile_layout(P, vectors[v])
             for k in tl.static_range(WIDTH):
-                values = at_step(P, vector, WIDTH - 1 - k if P.reverse else k)
+                values = at_step(P, CARRIED, vector, WIDTH - 1 - k if P.reverse else k, carried, v * WIDTH + k)
                 t = begin + (SLICES - 1 - v * WIDTH - k if P.reverse else v * WIDTH + k)
                 w, u = COEFFICIENTS(P.named(*values))
                 if P.steps_masked:

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from rltriton_jax.scan.plain import scan as plain
-from rltriton_jax.scan.recurrence import COMPOSITE, Recurrence
+from rltriton_jax.scan.recurrence import COMPOSITE, Recurrence, in_stages
 from rltriton_jax.scan.triton.plan import Plan, make_plan
 from rltriton_jax.scan.triton.target import compute_capability, mend_rocm
 from rltriton_jax.versions import numbers
@@ -99,11 +99,14 @@ def constants(plan: Plan) -> dict[str, Any]:
     from rltriton_jax.scan.triton.algebra import translate
 
     algebra = (translate(plan.recurrence.coefficients), translate(plan.recurrence.outputs))
-    return dict(zip(CONSTANTS, (*algebra, plan.program), strict=True))
+    found = dict(zip(CONSTANTS, (*algebra, plan.program), strict=True))
+    for i, (_, inner) in enumerate(plan.recurrence.carried):
+        found |= {f"COEFFICIENTS{i}": translate(inner.coefficients), f"OUTPUTS{i}": translate(inner.outputs)}
+    return found
 
 
 @functools.cache
-def kernel_for(num_inputs: int, num_results: int, split: bool, repeated_flags: bool):
+def kernel_for(num_inputs: int, num_results: int, split: bool, repeated_flags: bool, num_carried: int = 0):
     """The kernel for so many pointers: they are passed one by one, and the template takes tuples of them.
 
     A split scan also takes the flags, an operand of zeros, and two results of scratch; `repeated_flags` is for a
@@ -115,12 +118,17 @@ def kernel_for(num_inputs: int, num_results: int, split: bool, repeated_flags: b
     outs = [f"out{i}" for i in range(num_results)]
     scratch = ["scratch_w", "scratch_u", "flags"] if split else []
     pointers = [*inputs, *scratch[2:], *outs, *scratch[:2], *(["same_flags"] if split and repeated_flags else [])]
+    carried = [f"{kind}{i}" for i in range(num_carried) for kind in CONSTANTS[:2]]
+
+    def together(names):
+        return f"({''.join(name + ', ' for name in names)})"
+
     source = (
-        f"def affine_scan({', '.join([*pointers, *(f'{c}: tl.constexpr' for c in CONSTANTS)])}):\n"
-        f"    scan_tile(({', '.join(inputs)},), ({', '.join(outs)},), ({''.join(s + ', ' for s in scratch)}),\n"
-        f"              {', '.join(CONSTANTS)})\n"
+        f"def affine_scan({', '.join([*pointers, *(f'{c}: tl.constexpr' for c in (*CONSTANTS, *carried))])}):\n"
+        f"    scan_tile({together(inputs)}, {together(outs)}, {together(scratch)},\n"
+        f"              {', '.join(CONSTANTS)}, {together(carried)})\n"
     )
-    name = f"<affine_scan {num_inputs} {num_results} {split} {repeated_flags}>"
+    name = f"<affine_scan {num_inputs} {num_results} {split} {repeated_flags} {num_carried}>"
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)
     namespace = dict(vars(kernel))
     exec(compile(source, name, "exec"), namespace)
@@ -137,7 +145,13 @@ def scan_with(run: Callable[..., Any], *operands, recurrence: Recurrence, time_a
     shape = plain.output_shape(operands, time_axis)
     if 0 in shape:
         return plain.affine_scan(*operands, recurrence=recurrence, implementation="associative_scan", **layout)
-    written = run(make_plan(recurrence, operands, **layout), operands)
+    plan = make_plan(recurrence, operands, **layout)
+    if recurrence.carried and plan.program.tile.chunks > 1:
+        # Programs would wait for each other once for each stage.
+        one = functools.partial(scan_with, run, time_axis=time_axis, dtype=state, wanted=(0,))
+        recurrence, operands = in_stages(recurrence, operands, one)
+        plan = make_plan(recurrence, operands, **layout)
+    written = run(plan, operands)
     if wanted != COMPOSITE:
         return tuple(written)
     w, u = plain.reduce_composites(*written, axis=0, reverse=False)
@@ -169,7 +183,7 @@ def run_on_gpu(plan: Plan, operands, *, platform: str):
         written = jax_triton.triton_call(
             *operands,
             *flags,
-            kernel=kernel_for(len(operands), len(plan.results), bool(plan.scratch), old),
+            kernel=kernel_for(len(operands), len(plan.results), bool(plan.scratch), old, plan.program.num_carried),
             grid=(plan.programs,),
             num_warps=plan.program.tile.warps,
             num_stages=1,

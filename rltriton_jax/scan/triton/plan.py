@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from rltriton_jax.scan.plain import scan as plain
 from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence
-from rltriton_jax.scan.triton.program import Array, Program, ReadFrom
+from rltriton_jax.scan.triton.program import Array, Program, ReadFrom, Stage
 from rltriton_jax.scan.triton.tiles import Tile, choose_tile
 
 
@@ -81,6 +81,14 @@ def _unshifted(read: Read, found: ReadFrom, unique: list[Read]) -> int | None:
     return unique.index(alone) if found.shift and found.array is not None and alone in unique else None
 
 
+def _stage(recurrence: Recurrence, unique: list[Read], results_of: list[str], is_number: bool = True) -> Stage:
+    sources = (
+        len(unique) + results_of.index(r.operand) if r.operand in results_of else unique.index(r)
+        for r in recurrence.reads
+    )
+    return Stage(recurrence.reads._fields, tuple(sources), is_number)
+
+
 def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, wanted, tile: Tile | None = None) -> Plan:
     """`operands` need only shapes and dtypes; `tile` overrides the choice."""
     shape = plain.output_shape(operands, time_axis)
@@ -96,7 +104,9 @@ def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, wanted
     batch = _merged([shape[a] for a in batch_axes], [[s[a] for a in batch_axes] for s in strides])
     arrays = tuple(Array(s[time_axis], tuple(column[i] for _, column in batch)) for i, s in enumerate(strides))
 
-    unique = list(dict.fromkeys(recurrence.reads))
+    results_of = [name for name, _ in recurrence.carried]
+    every = [r for each in (*dict(recurrence.carried).values(), recurrence) for r in each.reads]
+    unique = list(dict.fromkeys(r for r in every if r.operand not in results_of))
     found = [_read_from(r, recurrence, operands, steps, time_axis) for r in unique]
     reads = tuple(replace(f, unshifted=_unshifted(r, f, unique)) for r, f in zip(unique, found, strict=True))
 
@@ -108,8 +118,13 @@ def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, wanted
         tile = choose_tile(steps, rows, _strides(shape)[time_axis] == 1, streams)
     state = plain.compute_dtype(dtype)
     program = Program(
-        fields=recurrence.reads._fields,
-        sources=tuple(unique.index(r) for r in recurrence.reads),
+        stages=(
+            *(
+                _stage(inner, unique, results_of, all(r.kind == "number" for r in every if r.operand == name))
+                for name, inner in recurrence.carried
+            ),
+            _stage(recurrence, unique, results_of),
+        ),
         reads=reads,
         arrays=arrays,
         num_operands=len(operands),

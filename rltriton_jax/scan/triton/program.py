@@ -63,12 +63,29 @@ def _named(fields: tuple[str, ...]):
 
 
 @dataclass(frozen=True)
+class Stage:
+    """What the algebra of one recurrence asks for: names, and for each its position in `reads`, then in `carried`.
+
+    Attributes:
+      is_number: is the output of a recurrence that is carried read as a number, rather than as a flag?
+    """
+
+    fields: tuple[str, ...]
+    sources: tuple[int, ...]
+    is_number: bool = True
+
+    @property
+    def named(self):
+        """The NamedTuple of what a step reads."""
+        return _named(self.fields)
+
+
+@dataclass(frozen=True)
 class Program:
     """One scan of `rows` sequences of `steps` steps, and the tile by which it is done.
 
     Attributes:
-      fields: the names by which the algebra asks for what a step reads.
-      sources: for each of these its position in `reads`.
+      stages: what the algebra asks for, last, and before it each recurrence whose output those behind it may read.
       reads: what a step reads, each once.
       arrays: the operands, then the results.
       num_operands: how many of `arrays` are operands.
@@ -84,8 +101,7 @@ class Program:
       tile: what one program of the grid works on.
     """
 
-    fields: tuple[str, ...]
-    sources: tuple[int, ...]
+    stages: tuple[Stage, ...]
     reads: tuple[ReadFrom, ...]
     arrays: tuple[Array, ...]
     num_operands: int
@@ -110,9 +126,14 @@ class Program:
         return tl.float64 if self.double else tl.float32
 
     @property
+    def num_carried(self) -> int:
+        """How many recurrences are computed for what others read of them."""
+        return len(self.stages) - 1
+
+    @property
     def named(self):
-        """The NamedTuple of what a step reads."""
-        return _named(self.fields)
+        """The NamedTuple of what the algebra asks for."""
+        return self.stages[-1].named
 
     @property
     def blocks(self) -> int:
