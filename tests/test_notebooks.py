@@ -23,7 +23,7 @@ def test_a_notebook_is_committed_with_figures_and_without_errors(path):
 
 def test_the_table_names_every_notebook():
     text = (NOTEBOOKS[0].parent / "README.md").read_text()
-    assert all(f"({p.name})" in text for p in NOTEBOOKS) and len(NOTEBOOKS) == 5
+    assert all(f"({p.name})" in text for p in NOTEBOOKS) and len(NOTEBOOKS) == 6
 
 
 @pytest.mark.slow
