@@ -104,6 +104,7 @@ def calls(axis: int):
         "discounted_returns": lambda x, d: rtj.discounted_returns(x, d, **at),
         "eligibility_traces": lambda x, d: rtj.eligibility_traces(x, d, **at),
         "episodic_prefix_sum": lambda x, d: rtj.episodic_prefix_sum(x, d, **at),
+        "vtrace with valid": lambda x, d: rtj.vtrace(x, x, x, d, next_values=x, valid=d, **at),
         "gae with valid": lambda x, d: rtj.gae(x, x, d, valid=d, **ahead),
         "linear_recurrence": lambda x, d: rtj.linear_recurrence(x, x, **at),
     }

@@ -14,6 +14,7 @@ from cases import (
     ESTIMATORS,
     FLAGS,
     LAYOUTS,
+    MASKED,
     SUMS,
     WINDOWS,
     arguments,
@@ -41,6 +42,7 @@ KERNEL = [
     pytest.param("triton", marks=pytest.mark.gpu),
 ]
 BATCH = (2, 3)
+CARRYING = [case for case in MASKED if case.name in ("vtrace", "retrace")]
 KERNEL_WINDOWS = [w for w in WINDOWS if w[0] in ESTIMATORS or w[2] == "time_major"]
 
 
@@ -120,7 +122,7 @@ def tile(request, monkeypatch):
 
 
 @pytest.mark.parametrize("implementation", KERNEL)
-@pytest.mark.parametrize("case", [*ESTIMATORS, SUMS], ids=str)
+@pytest.mark.parametrize("case", [*ESTIMATORS, SUMS, *CARRYING], ids=str)
 def test_every_kind_of_tile_gives_the_same_result(case, tile, implementation, rng):
     kwargs = arguments(case, rng, min(67, tile.steps))
     check(case, kwargs, "batch_major" if tile.width > 1 else "time_major", "float32", implementation)

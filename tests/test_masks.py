@@ -138,14 +138,17 @@ WAYS = {
     "targets of retrace": (lambda x, m: rtj.retrace(x, x, x, next_state_values=x, valid=m).targets, 1),
     "traces": (lambda x, m: rtj.eligibility_traces(x, valid=m), 1),
     "prefix sums": (lambda x, m: rtj.episodic_prefix_sum(x, valid=m), 1),
-    "a lambda per step": (lambda x, m: rtj.gae(x, x, bootstrap_value=0.0, lambda_=0.9 * x, valid=m), 2),
-    "vtrace": (lambda x, m: rtj.vtrace(x, x, x, bootstrap_value=0.0, valid=m), 2),
+    "a lambda per step": (lambda x, m: rtj.gae(x, x, bootstrap_value=0.0, lambda_=0.9 * x, valid=m), 1),
+    "vtrace": (lambda x, m: rtj.vtrace(x, x, x, bootstrap_value=0.0, valid=m), 1),
+    "vtrace and values of successors": (lambda x, m: rtj.vtrace(x, x, x, next_values=x, valid=m), 1),
+    "returns and values of successors": (lambda x, m: rtj.lambda_returns(x, next_values=x, valid=m), 1),
+    "retrace": (lambda x, m: rtj.retrace(x, x, x, next_state_values=x, valid=m), 2),
     "vtrace of segments": (lambda x, m: rtj.vtrace(x, x, x, bootstrap_value=0.0, segment_ids=m.astype("int32")), 1),
 }
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_one_scan_suffices_wherever_what_a_step_needs_is_part_of_one_state(name):
+def test_one_pass_suffices_but_for_both_results_of_retrace(name):
     function, expected = WAYS[name]
     jaxpr = jax.make_jaxpr(function)(X, X > 0).jaxpr
     needed, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))

@@ -53,12 +53,13 @@ def program(**options):
 
 
 def named(program, field):
-    return program.reads[program.sources[program.fields.index(field)]]
+    (stage,) = program.stages
+    return program.reads[stage.sources[stage.fields.index(field)]]
 
 
 def test_every_name_finds_what_it_reads():
     p = program()
-    assert p.fields == Reads._fields
+    assert p.stages[-1].fields == Reads._fields
     assert [named(p, f).array for f in Reads._fields] == [0, 1, 1, 2, 2, None, 3, None]
     assert [named(p, f).kind for f in ("reward", "ended", "last", "nothing")] == ["value", "flag", "start", "value"]
     following = named(p, "following")
@@ -68,7 +69,7 @@ def test_every_name_finds_what_it_reads():
 
 def test_equal_reads_are_read_once():
     p = program()
-    assert len(p.reads) == len(p.fields) - 1 and named(p, "ended") is named(p, "ended_again")
+    assert len(p.reads) == len(p.stages[-1].fields) - 1 and named(p, "ended") is named(p, "ended_again")
 
 
 def test_swapping_names_changes_no_number():

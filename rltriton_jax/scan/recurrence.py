@@ -72,8 +72,8 @@ class Recurrence:
       reverse: True for a backward scan.
       initial: the operand (of one step) that is the state before the first step; 0 when None.
       finite_weights: True where no data makes a weight infinite; the kernel then need not look whether one meets a 0.
-      carried: other recurrences over the same steps in the same direction, each with a name and one output, in the scan's
-        dtype: an operand, by that name, of those behind it and of this one.
+      carried: other recurrences over the same steps in the same direction, each with a name and one output, in the
+        scan's dtype: an operand, by that name, of those behind it and of this one.
     """
 
     operands: tuple[str, ...]

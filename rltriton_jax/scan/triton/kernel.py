@@ -462,7 +462,7 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
         carry += load(inputs, P, P.initial, 0, rows.safe, rows.live, False).to(P.dtype)
 
     states = ()
-    for i in tl.static_range(CARRIED):
+    for _ in tl.static_range(CARRIED):
         states = states + (tl.full(rows.safe.shape, 0.0, P.dtype),)
 
     for piece in range(P.tile.pieces):

@@ -99,7 +99,7 @@ def constants(plan: Plan) -> dict[str, Any]:
     from rltriton_jax.scan.triton.algebra import translate
 
     algebra = (translate(plan.recurrence.coefficients), translate(plan.recurrence.outputs))
-    found = dict(zip(CONSTANTS, (*algebra, plan.program), strict=True))
+    found: dict[str, Any] = dict(zip(CONSTANTS, (*algebra, plan.program), strict=True))
     for i, (_, inner) in enumerate(plan.recurrence.carried):
         found |= {f"COEFFICIENTS{i}": translate(inner.coefficients), f"OUTPUTS{i}": translate(inner.outputs)}
     return found

@@ -115,7 +115,7 @@ def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, wanted
     if tile is None:
         used = {i for r in reads for i in (r.array, r.weights) if i is not None and arrays[i].time_stride}
         streams = sum(terms[i] for i in used) + len(stored)
-        tile = choose_tile(steps, rows, _strides(shape)[time_axis] == 1, streams)
+        tile = choose_tile(steps, rows, _strides(shape)[time_axis] == 1, streams, bool(recurrence.carried))
     state = plain.compute_dtype(dtype)
     program = Program(
         stages=(

@@ -52,10 +52,11 @@ def _power_of_2(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def choose_tile(steps: int, rows: int, steps_adjoin: bool, streams: int) -> Tile:
+def choose_tile(steps: int, rows: int, steps_adjoin: bool, streams: int, carries: bool) -> Tile:
     """The tile for `rows` rows of `steps` steps.
 
-    `steps_adjoin` says that the steps of a row adjoin in memory; `streams` is how many numbers a step moves.
+    `steps_adjoin` says that the steps of a row adjoin in memory; `streams` is how many numbers a step moves; `carries`,
+    that other recurrences are carried beside the one whose results are stored, for which a thread needs registers.
     What decides is how many steps a thread holds: enough loads in flight to hide the latency of memory, few enough
     registers that several programs share a multiprocessor. Measured on one NVIDIA H200, float32 GAE, as the ratio to an
     elementwise pass over the same bytes; (block, groups, slices, warps), then pieces or chunks, with 128 registers or,
@@ -79,7 +80,7 @@ def choose_tile(steps: int, rows: int, steps_adjoin: bool, streams: int) -> Tile
     and 1.16.
     """
     heavy, sums = streams >= 6, streams >= 10  # the last are weighted sums, as a rule
-    return _whole_rows(steps, rows, sums) if steps_adjoin else _columns(steps, rows, heavy, sums)
+    return _whole_rows(steps, rows, sums) if steps_adjoin else _columns(steps, rows, heavy, sums, carries)
 
 
 MAX_CHUNKS = 1024
@@ -107,14 +108,14 @@ def _whole_rows(steps: int, rows: int, sums: bool) -> Tile:
     return _warps(_split(steps, Tile(4, block, groups, slices, 1)), held)
 
 
-def _columns(steps: int, rows: int, heavy: bool, sums: bool) -> Tile:
+def _columns(steps: int, rows: int, heavy: bool, sums: bool, carries: bool) -> Tile:
     """[groups, block]: adjoining rows by many steps, composed in slices of registers; 8 rows are a memory sector."""
     if steps <= 32 or (steps <= 256 and rows >= 1024):
         slices = 4 if sums else 8
         block = min(32 if steps <= 32 else 16, _power_of_2(rows))
         tile = _warps(Tile(1, block, _power_of_2(-(-steps // slices)), slices, 1), slices)
     elif rows >= 32 * 256:
-        slices = 8 if sums else 16
+        slices = 8 if sums or carries else 16
         tile = Tile(1, 32, 4, slices, 4, pieces=-(-steps // (4 * slices)))
     else:
         if steps > 32768:
