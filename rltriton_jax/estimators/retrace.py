@@ -143,11 +143,11 @@ def retrace(
       clip_c: the clip of the trace's ratio; the paper has 1. Infinity counts as the largest number.
       clip_rho: the clip of the advantages' ratio.
       valid: flags [T, *batch]; 0 where a step is not there. The result is that of the sequence without such steps, put
-        back, and 0 at them. No data is read there, and no hyperparameter applies; flags, and ids are: an
-        end that is flagged there ends its sequence there. Targets are one scan; advantages
-        take two more.
-      segment_ids: integers [T, *batch]. A sequence ends where they change: its trace is cut there, and the
-        successor's value still counts. No id has a meaning of its own.
+        back, and 0 at them. No data is read there, and no hyperparameter applies; flags and ids are: an end that is
+        flagged there ends its sequence there. Targets are one scan; advantages take another one, to which the targets,
+        and whether a valid step follows, are carried.
+      segment_ids: integers [T, *batch]. A sequence ends where they change: its trace is cut there, and the successor's
+        value still counts. No id has a meaning of its own.
       time_axis: the axis of time in the per-step arrays.
       implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or
         "interpret".
