@@ -1,5 +1,7 @@
 """Steps that are not there and sequences that end where their id changes: deleting the steps by hand gives the same."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from cases import CASES, MASKED, arguments, assert_close, check, outputs, primit
 from jax.interpreters import partial_eval
 
 import rltriton_jax as rtj
+from rltriton_jax.scan.recurrence import LinearReads, Read, Recurrence, linear_coefficients
 
 NAN = np.nan
 PLAIN = ("chunked_scan", "associative_scan", "scan")
@@ -187,3 +190,10 @@ def test_integers_have_no_derivative_and_flags_none():
     valid, ids = jnp.array([1.0, 0, 1]), jnp.array([0, 0, 1])
     gradient = jax.grad(lambda m: jnp.sum(rtj.discounted_returns(jnp.ones(3), valid=m, segment_ids=ids)))(valid)
     np.testing.assert_array_equal(gradient, 0)
+
+
+@pytest.mark.parametrize("change", [{"reverse": False}, {"initial": "x"}, {"finite_weights": False}])
+def test_a_recurrence_that_cannot_be_carried_is_refused(change):
+    inner = Recurrence(("x",), LinearReads(Read("x"), Read("x")), linear_coefficients, finite_weights=True)
+    with pytest.raises(ValueError, match="inner cannot be carried"):
+        replace(inner, carried=(("inner", replace(inner, **change)),))

@@ -57,7 +57,8 @@ def discounted_returns(
     Args:
       rewards: [T, *batch], or a pytree of such arrays.
       terminated: flags [T, *batch] holding 0 or 1; 1 at the last step of an episode that ended by itself. Flags that
-        mark the first step of an episode (CleanRL, SB3, PureJaxRL's recurrent learner) must be moved one step earlier.
+        mark the first step of an episode (CleanRL, SB3, PureJaxRL's recurrent learner) go through
+        `rtj.boundaries.dones_from_starts` first.
       truncated: flags like `terminated`; 1 at the last step of an episode that was cut short. `terminated` wins where
         both are set. Needs `final_values`: V of the observation in `info` where the environment resets within that step
         (Gymnasium's SAME_STEP mode, Gymnax, Brax), of the next step's where it resets one step later (Gymnasium's

@@ -68,12 +68,13 @@ def gae(
       rewards: [T, *batch], or a pytree of such arrays.
       values: V(s_t), [T, *batch]; or T + 1 steps, the last being V(s_T), and then no `bootstrap_value`.
       terminated: flags [T, *batch] holding 0 or 1; 1 at the last step of an episode that ended by itself. Flags that
-        mark the first step of an episode (CleanRL, SB3, PureJaxRL's recurrent learner) must be moved one step earlier.
+        mark the first step of an episode (CleanRL, SB3, PureJaxRL's recurrent learner) go through
+        `rtj.boundaries.dones_from_starts` first.
       truncated: flags like `terminated`; 1 at the last step of an episode that was cut short. `terminated` wins where
         both are set. Needs `next_values` or `final_values`, unless `on_truncation="mask"`.
         Where the environment resets within that step (Gymnasium's SAME_STEP mode, Gymnax, Brax), `values[t+1]` belongs
         to the next episode: pass `final_values`. Where it resets one step later (Gymnasium's default, NEXT_STEP),
-        `values[t+1]` is V of the final observation: pass `next_values`, and leave the reset step out of the loss.
+        `values[t+1]` is V of the final observation: `rtj.boundaries.next_step_autoreset` makes all these arguments.
       bootstrap_value: V(s_T), [*batch] or a scalar; an explicit 0 is fine.
       next_values: V of the true successor at every step, [T, *batch].
       final_values: V of the true final observation, [T, *batch], read only at truncated steps.

@@ -129,7 +129,8 @@ def retrace(
       q_values: Q(s_t, a_t), [T, *batch].
       log_rhos: log pi(a_t|s_t) - log mu(a_t|s_t), [T, *batch]; target t uses the ratio of step t + 1.
       terminated: flags [T, *batch] holding 0 or 1; 1 at the last step of an episode that ended by itself. Flags that
-        mark the first step of an episode (CleanRL, SB3, PureJaxRL's recurrent learner) must be moved one step earlier.
+        mark the first step of an episode (CleanRL, SB3, PureJaxRL's recurrent learner) go through
+        `rtj.boundaries.dones_from_starts` first.
       truncated: flags like `terminated`; 1 at the last step of an episode that was cut short. `terminated` wins where
         both are set. Its true successor is in `info` where the environment resets within that step (Gymnasium's
         SAME_STEP mode, Gymnax, Brax), and in the next step where it resets one step later (Gymnasium's default,

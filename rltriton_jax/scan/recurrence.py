@@ -73,7 +73,7 @@ class Recurrence:
       initial: the operand (of one step) that is the state before the first step; 0 when None.
       finite_weights: True where no data makes a weight infinite; the kernel then need not look whether one meets a 0.
       carried: other recurrences over the same steps in the same direction, each with a name and one output, in the
-        scan's dtype: an operand, by that name, of those behind it and of this one.
+        scan's dtype: an operand, by that name, of those behind it and of this one. They begin at 0.
     """
 
     operands: tuple[str, ...]
@@ -91,6 +91,12 @@ class Recurrence:
                 f"reads is a {type(self.reads).__name__}; pass a NamedTuple of Read, whose names s will have."
             )
         _num_outputs(self.reads, self.coefficients, self.outputs)
+        for name, inner in self.carried:
+            if inner.num_outputs != 1 or inner.reverse != self.reverse or inner.initial or not inner.finite_weights:
+                raise ValueError(
+                    f"{name} cannot be carried: it needs one output, the direction of the recurrence that reads it, no "
+                    "initial state, and finite weights."
+                )
 
     @property
     def num_outputs(self) -> int:
