@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from cases import primitives
 
 import rltriton_jax as rtj
-from rltriton_jax.scan.recurrence import COMPOSITE
+from rltriton_jax.scan.plain.scan import compute_dtype
+from rltriton_jax.scan.recurrence import COMPOSITE, in_stages
 from rltriton_jax.scan.triton import launch
 from rltriton_jax.scan.triton.plan import make_plan
 
@@ -53,6 +54,10 @@ def compile_scan(eqn, target: str, tile=None, **changes):
     params = {k: v for k, v in eqn.params.items() if k != "implementation"} | changes
     operands = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
     plan = make_plan(operands=operands, tile=tile, **params)
+    if not plan.program.in_one_pass:  # the last of its launches
+        result = jax.ShapeDtypeStruct(eqn.outvars[0].aval.shape, compute_dtype(params["dtype"]))
+        params["recurrence"], operands = in_stages(params["recurrence"], operands, lambda *_, **__: (result,))
+        plan = make_plan(operands=operands, tile=tile, carried=plan.program.num_carried, **params)
     constants = launch.constants(plan)
     kernel = launch.kernel_for(len(operands), len(plan.results), bool(plan.scratch), False, plan.program.num_carried)
     arrays = [*operands, *plan.scratch[-1:], *plan.results, *plan.scratch[:-1]]
@@ -104,7 +109,8 @@ def calls(axis: int):
         "discounted_returns": lambda x, d: rtj.discounted_returns(x, d, **at),
         "eligibility_traces": lambda x, d: rtj.eligibility_traces(x, d, **at),
         "episodic_prefix_sum": lambda x, d: rtj.episodic_prefix_sum(x, d, **at),
-        "vtrace with valid": lambda x, d: rtj.vtrace(x, x, x, d, next_values=x, valid=d, **at),
+        "vtrace with valid": lambda x, d: rtj.vtrace(x, x, x, d, valid=d, **ahead),
+        "vtrace between two": lambda x, d: rtj.vtrace(x, x, x, d, next_values=x, valid=d, **at),
         "gae with valid": lambda x, d: rtj.gae(x, x, d, valid=d, **ahead),
         "linear_recurrence": lambda x, d: rtj.linear_recurrence(x, x, **at),
     }

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, MASKED, arguments, assert_close, check, outputs, primitives
+from cases import CASES, DTYPES, MASKED, arguments, assert_close, check, outputs, primitives
 from jax.interpreters import partial_eval
 
 import rltriton_jax as rtj
@@ -197,3 +197,10 @@ def test_a_recurrence_that_cannot_be_carried_is_refused(change):
     inner = Recurrence(("x",), LinearReads(Read("x"), Read("x")), linear_coefficients, finite_weights=True)
     with pytest.raises(ValueError, match="inner cannot be carried"):
         replace(inner, carried=(("inner", replace(inner, **change)),))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", MASKED, ids=str)
+def test_every_dtype(case, dtype, rng):
+    with jax.enable_x64(dtype == "float64"):
+        check(case, arguments(case, rng, 9, (20,), dtype=dtype), "time_major", dtype, None)

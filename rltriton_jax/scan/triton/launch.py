@@ -146,11 +146,10 @@ def scan_with(run: Callable[..., Any], *operands, recurrence: Recurrence, time_a
     if 0 in shape:
         return plain.affine_scan(*operands, recurrence=recurrence, implementation="associative_scan", **layout)
     plan = make_plan(recurrence, operands, **layout)
-    if recurrence.carried and plan.program.tile.chunks > 1:
-        # Programs would wait for each other once for each stage.
+    if not plan.program.in_one_pass:
         one = functools.partial(scan_with, run, time_axis=time_axis, dtype=state, wanted=(0,))
         recurrence, operands = in_stages(recurrence, operands, one)
-        plan = make_plan(recurrence, operands, **layout)
+        plan = make_plan(recurrence, operands, carried=plan.program.num_carried, **layout)
     written = run(plan, operands)
     if wanted != COMPOSITE:
         return tuple(written)

@@ -89,8 +89,17 @@ def _stage(recurrence: Recurrence, unique: list[Read], results_of: list[str], is
     return Stage(recurrence.reads._fields, tuple(sources), is_number)
 
 
-def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, wanted, tile: Tile | None = None) -> Plan:
-    """`operands` need only shapes and dtypes; `tile` overrides the choice."""
+def make_plan(
+    recurrence: Recurrence,
+    operands,
+    *,
+    time_axis: int,
+    dtype,
+    wanted,
+    tile: Tile | None = None,
+    carried: int | None = None,
+) -> Plan:
+    """`operands` need only shapes and dtypes; `tile` overrides the choice, and `carried` what it counts as that."""
     shape = plain.output_shape(operands, time_axis)
     steps = shape[time_axis]
     if any(not isinstance(size, int) for size in shape):
@@ -115,7 +124,13 @@ def make_plan(recurrence: Recurrence, operands, *, time_axis: int, dtype, wanted
     if tile is None:
         used = {i for r in reads for i in (r.array, r.weights) if i is not None and arrays[i].time_stride}
         streams = sum(terms[i] for i in used) + len(stored)
-        tile = choose_tile(steps, rows, _strides(shape)[time_axis] == 1, streams, bool(recurrence.carried))
+        tile = choose_tile(
+            steps,
+            rows,
+            _strides(shape)[time_axis] == 1,
+            streams,
+            len(recurrence.carried) if carried is None else carried,
+        )
     state = plain.compute_dtype(dtype)
     program = Program(
         stages=(

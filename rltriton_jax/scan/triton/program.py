@@ -7,6 +7,9 @@ from typing import Any
 
 from rltriton_jax.scan.triton.tiles import Tile
 
+MOST_HELD = {1: 32, 4: 24}
+"""How many steps, each counted once a stage, a thread has registers for, by the width of its vectors."""
+
 
 @dataclass(frozen=True)
 class Array:
@@ -129,6 +132,14 @@ class Program:
     def num_carried(self) -> int:
         """How many recurrences are computed for what others read of them."""
         return len(self.stages) - 1
+
+    @property
+    def in_one_pass(self) -> bool:
+        """Are all stages one launch? Else each has its own, where programs would wait for each other once a stage, or a
+        thread would not have the registers.
+        """
+        alone = self.tile.chunks == 1 and self.tile.held * len(self.stages) <= MOST_HELD[self.tile.width]
+        return alone or not self.num_carried
 
     @property
     def named(self):

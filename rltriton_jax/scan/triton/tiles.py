@@ -43,6 +43,11 @@ class Tile:
         """What a thread may have of the 2**16 registers of a multiprocessor."""
         return min(self.registers, 2**16 // (32 * self.warps))
 
+    @property
+    def held(self) -> int:
+        """How many steps a thread holds at once."""
+        return self.block * self.piece_steps // (32 * self.warps)
+
     def blocks(self, rows: int) -> int:
         return -(-rows // self.block)
 
@@ -52,11 +57,11 @@ def _power_of_2(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def choose_tile(steps: int, rows: int, steps_adjoin: bool, streams: int, carries: bool) -> Tile:
+def choose_tile(steps: int, rows: int, steps_adjoin: bool, streams: int, carried: int) -> Tile:
     """The tile for `rows` rows of `steps` steps.
 
-    `steps_adjoin` says that the steps of a row adjoin in memory; `streams` is how many numbers a step moves; `carries`,
-    that other recurrences are carried beside the one whose results are stored, for which a thread needs registers.
+    `steps_adjoin` says that the steps of a row adjoin in memory; `streams` is how many numbers a step moves; `carried`,
+    how many recurrences are carried beside the one whose results are stored, or were, in launches of their own.
     What decides is how many steps a thread holds: enough loads in flight to hide the latency of memory, few enough
     registers that several programs share a multiprocessor. Measured on one NVIDIA H200, float32 GAE, as the ratio to an
     elementwise pass over the same bytes; (block, groups, slices, warps), then pieces or chunks, with 128 registers or,
@@ -78,9 +83,11 @@ def choose_tile(steps: int, rows: int, steps_adjoin: bool, streams: int, carries
     in 16 pieces 0.84, with 128 registers 0.95; 512 x 4096 (8, 64, 4, 16) in 16 chunks 1.03, with 128 registers 1.38.
     Steps adjoining: 512 x 4096 (1, 1024, 4, 32) 0.93, (1, 512, 8, 16) 1.05; 64 x 8192 the same two in 2 chunks 1.18
     and 1.16.
+
+    V-trace with `valid`, which carries one recurrence, 16384 x 512, rows adjoining: 56.6 us, with 8 slices 61.7.
     """
     heavy, sums = streams >= 6, streams >= 10  # the last are weighted sums, as a rule
-    return _whole_rows(steps, rows, sums) if steps_adjoin else _columns(steps, rows, heavy, sums, carries)
+    return _whole_rows(steps, rows, sums, carried) if steps_adjoin else _columns(steps, rows, heavy, sums, carried)
 
 
 MAX_CHUNKS = 1024
@@ -98,28 +105,28 @@ def _warps(tile: Tile, held: int) -> Tile:
     return replace(tile, warps=max(1, min(32, tile.block * tile.piece_steps // (32 * held))))
 
 
-def _whole_rows(steps: int, rows: int, sums: bool) -> Tile:
+def _whole_rows(steps: int, rows: int, sums: bool, carried: int) -> Tile:
     """Rows whose steps lie side by side: each thread loads and composes some that adjoin, and threads are scanned."""
-    longest = 4096 if sums or steps > 32768 else 8192
-    held = 4 if sums or steps <= 512 else 8 if steps <= 4096 else 16
+    longest = 4096 if sums or carried or steps > 32768 else 8192
+    held = 4 if sums or steps <= 512 else 8 if carried or steps <= 4096 else 16
     slices = min(held, 8)
     groups = min(_power_of_2(-(-steps // slices)), longest // slices)
     block = min(max(1, 128 // groups), _power_of_2(rows))
     return _warps(_split(steps, Tile(4, block, groups, slices, 1)), held)
 
 
-def _columns(steps: int, rows: int, heavy: bool, sums: bool, carries: bool) -> Tile:
+def _columns(steps: int, rows: int, heavy: bool, sums: bool, carried: int) -> Tile:
     """[groups, block]: adjoining rows by many steps, composed in slices of registers; 8 rows are a memory sector."""
     if steps <= 32 or (steps <= 256 and rows >= 1024):
         slices = 4 if sums else 8
         block = min(32 if steps <= 32 else 16, _power_of_2(rows))
         tile = _warps(Tile(1, block, _power_of_2(-(-steps // slices)), slices, 1), slices)
     elif rows >= 32 * 256:
-        slices = 8 if sums or carries else 16
+        slices = 8 if sums or carried > 1 else 16
         tile = Tile(1, 32, 4, slices, 4, pieces=-(-steps // (4 * slices)))
     else:
         if steps > 32768:
-            slices, most, held = (8, 128, 16) if heavy else (16, 64, 16)
+            slices, most, held = (4, 64, 8) if carried > 1 else (8, 128, 16) if heavy else (16, 64, 16)
         else:
             slices, most, held = (4, 64, 4) if sums else (16, 32, 16)
         groups = min(_power_of_2(-(-steps // slices)), most)
