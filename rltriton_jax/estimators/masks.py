@@ -11,8 +11,8 @@ With values and a bootstrap, and a lambda that is the same at all steps of a row
 
 in which V of the next valid step comes along with the return: one scan, and it is the same at any distance. With
 `next_values` the usual state does. In all other cases another recurrence is carried beside it, by `held`: it takes what
-a valid step holds back to the valid step before it. Both are one pass in the kernel where one program has all steps of
-a row; elsewhere, and where several devices share the arrays, the other one comes first, by a scan of its own.
+a valid step holds back to the valid step before it. Both are one pass in the kernel where a program has all steps of a
+row, and its threads have the registers; elsewhere, and on several devices, the other comes first, by a scan of its own.
 """
 
 from dataclasses import replace

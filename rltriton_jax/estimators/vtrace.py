@@ -162,7 +162,7 @@ def vtrace(
         back, and 0 at them. No data is read there, and no hyperparameter applies; flags, ids and `final_values` are: an
         end that is flagged there ends its sequence there. What a step needs of the valid one after it, V and with
         `next_values` whether there is one, is carried to it in the same pass of the kernel; by scans that come first on
-        other implementations, on several devices, and where rows are so long that several programs share one.
+        other implementations, on several devices, and for rows of thousands of steps.
       segment_ids: integers [T, *batch]. A sequence ends where they change: terminated, unless `truncated`; with
         `next_values` its trace is cut only. No id has a meaning of its own: padding with the id of its sequence hands
         the bootstrap on, padding with another ends it.
