@@ -204,3 +204,11 @@ def test_a_recurrence_that_cannot_be_carried_is_refused(change):
 def test_every_dtype(case, dtype, rng):
     with jax.enable_x64(dtype == "float64"):
         check(case, arguments(case, rng, 9, (20,), dtype=dtype), "time_major", dtype, None)
+
+
+def test_a_weight_of_0_leaves_out_what_is_not_finite_as_without_masks():
+    bad, zeros, there = np.array([1.0, NAN]), np.zeros(2), {"valid": np.ones(2)}
+    for masks in ({}, there):
+        assert rtj.gae(bad, zeros, bootstrap_value=0.0, lambda_=0.0, **masks).advantages[0] == 1
+        assert rtj.retrace(bad, zeros, np.array([0, -1e4]), next_state_values=zeros, **masks).targets[0] == 1
+        assert rtj.eligibility_traces(bad[::-1], gamma=0.0, **masks)[1] == 1
