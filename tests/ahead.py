@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from cases import primitives
 
 import rltriton_jax as rtj
-from rltriton_jax.scan.plain.scan import compute_dtype
-from rltriton_jax.scan.recurrence import COMPOSITE, in_stages
+from rltriton_jax.scan.plain.scan import in_stages
+from rltriton_jax.scan.recurrence import COMPOSITE
 from rltriton_jax.scan.triton import launch
 from rltriton_jax.scan.triton.plan import make_plan
 
@@ -55,8 +55,13 @@ def compile_scan(eqn, target: str, tile=None, **changes):
     operands = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
     plan = make_plan(operands=operands, tile=tile, **params)
     if not plan.program.in_one_pass:  # the last of its launches
-        result = jax.ShapeDtypeStruct(eqn.outvars[0].aval.shape, compute_dtype(params["dtype"]))
-        params["recurrence"], operands = in_stages(params["recurrence"], operands, lambda *_, **__: (result,))
+        shape = eqn.outvars[0].aval.shape
+        params["recurrence"], operands = in_stages(
+            params["recurrence"],
+            operands,
+            lambda *_, dtype, **__: (jax.ShapeDtypeStruct(shape, dtype),),
+            dtype=params["dtype"],
+        )
         plan = make_plan(operands=operands, tile=tile, carried=plan.program.num_carried, **params)
     constants = launch.constants(plan)
     kernel = launch.kernel_for(len(operands), len(plan.results), bool(plan.scratch), False, plan.program.num_carried)

@@ -75,14 +75,15 @@ def eligibility_traces(
     Args:
       gradients: [T, *batch] and any feature axes after those, or a pytree of such arrays.
       done: flags [T, *batch] holding 0 or 1; 1 at the last step of an episode, terminated or truncated. Flags that mark
-        the first step (CleanRL, SB3) must be moved one step earlier. Where an environment resets one step after that
-        (Gymnasium's NEXT_STEP mode, its default; not in SAME_STEP), flag the reset step too: it is no step of either.
+        the first step (CleanRL, SB3) go through `rtj.boundaries.dones_from_starts` first. Where an environment resets
+        one step after that (Gymnasium's NEXT_STEP mode, its default; not in SAME_STEP), flag the reset step too, or
+        leave it out by `valid`: it is no step of either.
       gamma: discount. A scalar, or an array that broadcasts against [T, *batch]: [N], [T, 1], [T, N].
       lambda_: decay of the trace, like `gamma`.
       initial: the trace before the window, [*batch] and the feature axes; decayed once as it enters step 0.
       valid: flags [T, *batch]; 0 where a step is not there. The result is that of the sequence without such steps, put
-        back, and 0 at them. No data is read there, and neither `gamma` nor `lambda_` applies;
-        a flag that is set there counts, and cuts `initial` if no valid step comes before it.
+        back, and 0 at them. No data is read there, and neither `gamma` nor `lambda_` applies; a flag that is set there
+        counts, and cuts `initial` if no valid step comes before it.
       segment_ids: integers [T, *batch]. A sequence ends where they change; no id has a meaning of its own.
       time_axis: the axis of time in the per-step arrays, `done`'s if it is given.
       implementation: None (chosen by platform when lowering), "triton", "chunked_scan", "associative_scan", "scan" or

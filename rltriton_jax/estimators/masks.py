@@ -67,6 +67,11 @@ def ends(s):
     return s.terminated | s.truncated | changes(s)
 
 
+def goes_on(s):
+    """Does the sequence go on after this step, inside the window?"""
+    return s.followed & ~s.at_start & ~ends(s)
+
+
 def if_valid(s, x):
     return jnp.where(s.valid, x, 0.0)
 
@@ -139,7 +144,7 @@ def advantages(s, x, entering):
 
 def returns_given(s):
     """Without V: the return itself is the state, and whether one follows must be known."""
-    share = jnp.where(s.followed & ~s.at_start & ~ends(s), 1.0 - s.lambda_, 1.0)
+    share = jnp.where(goes_on(s), 1.0 - s.lambda_, 1.0)
     u = s.reward + s.gamma * share * jnp.where(s.terminated, 0.0, s.next_value)
     return passing(s, s.gamma * s.lambda_), if_valid(s, u)
 

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from rltriton_jax.estimators import masks
 from rltriton_jax.estimators.algebra import clipped_ratio
 from rltriton_jax.estimators.estimate import Estimate, Estimator
-from rltriton_jax.estimators.masks import counted, ends, held_behind, if_valid, passing
+from rltriton_jax.estimators.masks import counted, ends, goes_on, held_behind, if_valid, passing
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import START, Read
 
@@ -89,8 +89,7 @@ def masked_holding(s):
 
 
 def masked_advantages(s, x, entering):
-    inside = s.followed & ~s.at_start & ~ends(s)
-    error = _error(s, jnp.where(inside, entering, s.next_state_value))
+    error = _error(s, jnp.where(goes_on(s), entering, s.next_state_value))
     return (if_valid(s, clipped_ratio(s.log_rho, s.clip_rho) * error),)
 
 

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from rltriton_jax.estimators import masks
 from rltriton_jax.estimators.algebra import clipped_ratio, successor_value, td_error, unless_done
 from rltriton_jax.estimators.estimate import Estimate, Estimator
-from rltriton_jax.estimators.masks import ends, if_valid, masked_error, masked_error_given, passing
+from rltriton_jax.estimators.masks import ends, goes_on, if_valid, masked_error, masked_error_given, passing
 from rltriton_jax.estimators.window import Window, over_leaves
 from rltriton_jax.scan.recurrence import START, Read
 
@@ -96,8 +96,7 @@ def masked_coefficients_given(s):
 
 
 def masked_outputs_given(s, x, entering):
-    inside = s.followed & ~s.at_start & ~ends(s)
-    corrected = jnp.where(inside, s.value_ahead + s.lambda_ * entering, jnp.where(s.terminated, 0.0, s.next_value))
+    corrected = jnp.where(goes_on(s), s.value_ahead + s.lambda_ * entering, jnp.where(s.terminated, 0.0, s.next_value))
     error = s.reward + s.gamma * corrected - s.value
     return if_valid(s, clipped_ratio(s.log_rho, s.clip_pg_rho) * error), if_valid(s, x + s.value)
 

@@ -6,7 +6,6 @@ import warnings
 from rltriton_jax.scan.implementation import resolve_implementation
 from rltriton_jax.scan.jax_internals import mlir, platforms
 from rltriton_jax.scan.plain import scan as plain
-from rltriton_jax.scan.recurrence import in_stages
 from rltriton_jax.scan.sharding.devices import (
     is_partly_manual,
     is_split,
@@ -51,8 +50,7 @@ def _lower_split(ctx, *operands, recurrence, time_axis, dtype, wanted, implement
         return on_each_shard(ctx, part, time_axis, num_results)(*operands)
 
     def stages(*operands):
-        one = functools.partial(whole, dtype=plain.compute_dtype(dtype), wanted=(0,))
-        last, operands = in_stages(recurrence, operands, one)
+        last, operands = plain.in_stages(recurrence, operands, whole, dtype=dtype)
         return whole(*operands, recurrence=last, dtype=dtype, wanted=wanted, num_results=len(ctx.avals_out))
 
     return lower(ctx, stages, *operands)

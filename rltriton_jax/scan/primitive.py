@@ -41,7 +41,7 @@ from rltriton_jax.scan.plain import scan as plain
 from rltriton_jax.scan.plain.neighbours import edge_step, shifted
 from rltriton_jax.scan.plain.partials import coefficients_of, differential, evaluate, outputs_of
 from rltriton_jax.scan.plain.products import scaled, unbroadcast
-from rltriton_jax.scan.recurrence import COMPOSITE, Recurrence, in_stages, is_linear, linear, without_sums
+from rltriton_jax.scan.recurrence import COMPOSITE, Recurrence, is_linear, linear, without_sums
 from rltriton_jax.scan.rules import aligned, bind, define, result_aval
 
 
@@ -172,9 +172,8 @@ def _jvp(primals, tangents, *, recurrence, wanted, **params):
 
 def _in_stages(operands, recurrence, *, dtype, wanted, **params):
     """The outputs by one scan for each recurrence that is carried, and one for the last."""
-    state = plain.compute_dtype(dtype)
-    scan = functools.partial(bind, affine_scan_p, dtype=state, wanted=(0,), **params)
-    recurrence, operands = in_stages(recurrence, operands, scan)
+    scan = functools.partial(bind, affine_scan_p, **params)
+    recurrence, operands = plain.in_stages(recurrence, operands, scan, dtype=dtype)
     return bind(affine_scan_p, *operands, recurrence=recurrence, dtype=dtype, wanted=wanted, **params)
 
 

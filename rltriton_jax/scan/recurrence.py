@@ -159,16 +159,6 @@ def is_linear(recurrence: Recurrence) -> bool:
     return isinstance(recurrence.reads, LinearReads)
 
 
-def in_stages(recurrence: Recurrence, operands, scan: Callable[..., Any]) -> tuple[Recurrence, tuple[Any, ...]]:
-    """The recurrence and its operands, with what is carried made arrays by `scan(*operands, recurrence=...)`."""
-    if not recurrence.carried:
-        return recurrence, tuple(operands)
-    named = dict(zip(recurrence.operands, operands, strict=True))
-    for name, inner in recurrence.carried:
-        (named[name],) = scan(*(named[operand] for operand in inner.operands), recurrence=inner)
-    return replace(recurrence, operands=tuple(named), carried=()), tuple(named.values())
-
-
 def without_sums(recurrence: Recurrence) -> tuple[Recurrence, dict[str, tuple[str, str]]]:
     """The recurrence with an operand in place of each weighted sum, and (operand, weights) of each of these."""
     sums: dict[str, tuple[str, str]] = {}

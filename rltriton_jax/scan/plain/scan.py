@@ -1,6 +1,8 @@
 """The recurrence in plain JAX: what every platform without a kernel runs, and what derivatives are taken of."""
 
 import functools
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -15,7 +17,7 @@ from rltriton_jax.scan.plain.chunks import Chunks, num_chunks
 from rltriton_jax.scan.plain.loop import Source
 from rltriton_jax.scan.plain.neighbours import shifted
 from rltriton_jax.scan.plain.products import scaled, weighted
-from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence, in_stages, without_sums
+from rltriton_jax.scan.recurrence import COMPOSITE, START, Read, Recurrence, without_sums
 
 
 def compute_dtype(dtype):
@@ -56,6 +58,17 @@ def sums_taken(recurrence: Recurrence, operands, *, dtype):
     for name, (values, weights) in sums.items():
         named[name] = weighted_sum(named[values], named[weights], dtype=dtype)
     return plain, tuple(named[name] for name in plain.operands)
+
+
+def in_stages(recurrence: Recurrence, operands, scan: Callable[..., Any], *, dtype):
+    """The recurrence and its operands with all that is carried an array, which `scan` makes, and so like the others."""
+    if not recurrence.carried:
+        return recurrence, tuple(operands)
+    named = dict(zip(recurrence.operands, operands, strict=True))
+    for name, inner in recurrence.carried:
+        inputs = (named[operand] for operand in inner.operands)
+        (named[name],) = scan(*inputs, recurrence=inner, dtype=compute_dtype(dtype), wanted=(0,))
+    return replace(recurrence, operands=tuple(named), carried=()), tuple(named.values())
 
 
 def steps_between(x, start, stop, axis):
@@ -186,9 +199,8 @@ def _associative(w, u, initial, *, time_axis, reverse):
 
 def affine_scan(*operands, recurrence: Recurrence, time_axis: int, dtype, wanted, implementation):
     """The outputs whose indices `wanted` lists, or the composite, by one of the plain implementations."""
-    state = compute_dtype(dtype)
-    one = functools.partial(affine_scan, time_axis=time_axis, dtype=state, wanted=(0,), implementation=implementation)
-    recurrence, operands = in_stages(recurrence, operands, one)
+    one = functools.partial(affine_scan, time_axis=time_axis, implementation=implementation)
+    recurrence, operands = in_stages(recurrence, operands, one, dtype=dtype)
     recurrence, operands = sums_taken(recurrence, operands, dtype=dtype)
     shape = output_shape(operands, time_axis)
     if 0 in shape and wanted != COMPOSITE:

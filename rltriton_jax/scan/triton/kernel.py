@@ -22,7 +22,10 @@ program publishes its composite and raises a flag; one that is later in scan ord
 it, which have lower program ids, and composes what they published. For composites each program writes the one of its
 steps, and nothing else.
 
-Everything static is in one `Program` (P), and the algebra is two functions; all three are constexprs.
+A recurrence that is carried is a stage of its own: before the main one, and in the same way, it is composed, scanned
+and replayed in each tile, and what it gives at each step is one more read of those behind it.
+
+Everything static is in one `Program` (P), and the algebra of a stage is two functions; these are constexprs.
 """
 
 from typing import NamedTuple

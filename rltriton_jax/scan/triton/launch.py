@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from rltriton_jax.scan.plain import scan as plain
-from rltriton_jax.scan.recurrence import COMPOSITE, Recurrence, in_stages
+from rltriton_jax.scan.recurrence import COMPOSITE, Recurrence
 from rltriton_jax.scan.triton.plan import Plan, make_plan
 from rltriton_jax.scan.triton.target import compute_capability, mend_rocm
 from rltriton_jax.versions import numbers
@@ -147,8 +147,8 @@ def scan_with(run: Callable[..., Any], *operands, recurrence: Recurrence, time_a
         return plain.affine_scan(*operands, recurrence=recurrence, implementation="associative_scan", **layout)
     plan = make_plan(recurrence, operands, **layout)
     if not plan.program.in_one_pass:
-        one = functools.partial(scan_with, run, time_axis=time_axis, dtype=state, wanted=(0,))
-        recurrence, operands = in_stages(recurrence, operands, one)
+        one = functools.partial(scan_with, run, time_axis=time_axis)
+        recurrence, operands = plain.in_stages(recurrence, operands, one, dtype=dtype)
         plan = make_plan(recurrence, operands, carried=plan.program.num_carried, **layout)
     written = run(plan, operands)
     if wanted != COMPOSITE:

@@ -99,7 +99,10 @@ def make_plan(
     tile: Tile | None = None,
     carried: int | None = None,
 ) -> Plan:
-    """`operands` need only shapes and dtypes; `tile` overrides the choice, and `carried` what it counts as that."""
+    """`operands` need only shapes and dtypes, and `tile` overrides the choice.
+
+    `carried` tells the choice how many recurrences there were, if these had launches of their own.
+    """
     shape = plain.output_shape(operands, time_axis)
     steps = shape[time_axis]
     if any(not isinstance(size, int) for size in shape):

@@ -67,7 +67,9 @@ def _named(fields: tuple[str, ...]):
 
 @dataclass(frozen=True)
 class Stage:
-    """What the algebra of one recurrence asks for: names, and for each its position in `reads`, then in `carried`.
+    """What the algebra of one recurrence asks for: names, and where each is found.
+
+    A source is a position in `Program.reads`, behind which come the results of the stages before.
 
     Attributes:
       is_number: is the output of a recurrence that is carried read as a number, rather than as a flag?
