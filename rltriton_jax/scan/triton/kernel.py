@@ -17,8 +17,10 @@ replayed from the state that enters their group:
 
     x[t] = u[t] + w[t] * x[t -+ 1]        composite of older (w1, u1) and newer (w2, u2): (w2 w1, w2 u1 + u2)
 
-Where the steps of a row adjoin in memory, vectors have four steps; elsewhere one. Where there are several chunks, each
-program publishes its composite and raises a flag; one that is later in scan order waits for the flags of those before
+Where the steps of a row adjoin in memory, vectors have four steps or eight; elsewhere one. What the tiles have beyond the
+steps is padding at the far end, which comes last in scan order: nothing depends on it, so that it needs no identities.
+It reads what is at hand, and only stores are masked. The last block of rows overlaps the one before it, and both write
+the same. Where there are several chunks, each program publishes its composite and raises a flag; one that is later in scan order waits for the flags of those before
 it, which have lower program ids, and composes what they published. For composites each program writes the one of its
 steps, and nothing else.
 
@@ -28,18 +30,8 @@ and replayed in each tile, and what it gives at each step is one more read of th
 Everything static is in one `Program` (P), and the algebra of a stage is two functions; these are constexprs.
 """
 
-from typing import NamedTuple
-
 import triton
 import triton.language as tl
-
-
-class Rows(NamedTuple):
-    """A program's rows: their numbers, the same with 0 where there is no such row, and whether there is one."""
-
-    index: tl.tensor
-    safe: tl.tensor
-    live: tl.tensor
 
 
 def limit_registers(most, _semantic=None, _generator=None):
@@ -112,17 +104,36 @@ def row_offset(row, P: tl.constexpr, i: tl.constexpr):
 
 
 @triton.jit
-def load(pointers, P: tl.constexpr, i: tl.constexpr, t, row, live, MASKED: tl.constexpr):
-    """Operand i at steps t of `row`; where it changes with time and is `MASKED`, 0 unless `live`."""
+def load(pointers, P: tl.constexpr, i: tl.constexpr, t, row):
+    """Operand i at steps t of `row`."""
     at = row_offset(row, P, i)
     if P.arrays[i].time_stride != 0:
         at = at + t * P.arrays[i].time_stride
-        if MASKED:
-            return tl.load(pointers[i] + at, mask=live, other=0)
-        else:
-            return tl.load(pointers[i] + at)
+    return tl.load(pointers[i] + at)
+
+
+@triton.jit
+def load_within(pointers, P: tl.constexpr, i: tl.constexpr, t, row, STEPS: tl.constexpr):
+    """The same, but 0 where t is none of the STEPS that the operand has."""
+    at = row_offset(row, P, i) + t * P.arrays[i].time_stride
+    return tl.load(pointers[i] + at, mask=(t >= 0) & (t < STEPS), other=0)
+
+
+@triton.jit
+def clamp(t, P: tl.constexpr, LAST: tl.constexpr):
+    """t, but where it is padding the last that is none: 0 in reverse, else LAST."""
+    if not P.steps_masked:
+        return t
+    elif P.reverse:
+        return tl.maximum(t, 0)
     else:
-        return tl.load(pointers[i] + at)
+        return tl.minimum(t, LAST)
+
+
+@triton.jit
+def is_step(t, P: tl.constexpr):
+    """Is t no padding?"""
+    return t >= 0 if P.reverse else t < P.steps
 
 
 @triton.jit
@@ -149,18 +160,51 @@ def vector_steps(t, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def halves(x):
+    """The tiles [groups, rows, n / 2] of one of [groups, rows, n] that have its even and its odd entries."""
+    return tl.split(tl.reshape(x, (x.shape[0], x.shape[1], x.shape[2] // 2, 2)))
+
+
+@triton.jit
 def split_four(x):
     """The four [groups, rows] tiles of one of [groups, rows, 4]."""
-    even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1], 2, 2)))
+    even, odd = halves(x)
     x0, x2 = tl.split(even)
     x1, x3 = tl.split(odd)
     return x0, x1, x2, x3
 
 
 @triton.jit
+def split_vector(x):
+    """The [groups, rows] tiles of one of [groups, rows, n], with n = 4 or 8."""
+    if x.shape[2] == 4:
+        return split_four(x)
+    else:
+        even, odd = halves(x)
+        x0, x2, x4, x6 = split_four(even)
+        x1, x3, x5, x7 = split_four(odd)
+        return x0, x1, x2, x3, x4, x5, x6, x7
+
+
+@triton.jit
+def interleaved(even, odd):
+    """The inverse of `halves`."""
+    return tl.reshape(tl.join(even, odd), (even.shape[0], even.shape[1], 2 * even.shape[2]))
+
+
+@triton.jit
 def join_four(x0, x1, x2, x3):
     """The inverse of `split_four`."""
-    return tl.reshape(tl.join(tl.join(x0, x2), tl.join(x1, x3)), (x0.shape[0], x0.shape[1], 4))
+    return interleaved(tl.join(x0, x2), tl.join(x1, x3))
+
+
+@triton.jit
+def join_vector(x):
+    """The inverse of `split_vector`."""
+    if len(x) == 4:
+        return join_four(x[0], x[1], x[2], x[3])
+    else:
+        return interleaved(join_four(x[0], x[2], x[4], x[6]), join_four(x[1], x[3], x[5], x[7]))
 
 
 @triton.jit
@@ -175,128 +219,140 @@ def read_sum(pointers, P: tl.constexpr, i: tl.constexpr, t, rows):
     WIDTH: tl.constexpr = P.tile.width
     TERMS: tl.constexpr = P.terms
     AT_ONCE: tl.constexpr = P.terms_at_once
-    t = tl.permute(vector_steps(t, WIDTH), 2, 1, 0)
-    row, live_row = tl.permute(rows.index[:, :, None], 2, 1, 0), tl.permute(rows.live[:, :, None], 2, 1, 0)
-    live = (live_row & (t < P.steps))[:, :, :, None]
+    t = tl.permute(clamp(vector_steps(t, WIDTH), P, P.steps - 1), 2, 1, 0)
+    row = tl.permute(rows[:, :, None], 2, 1, 0)
     x_at = (row_offset(row, P, X) + t * P.arrays[X].time_stride)[:, :, :, None]
     y_at = (row_offset(row, P, Y) + t * P.arrays[Y].time_stride)[:, :, :, None]
-    result = tl.full((live.shape[0], live.shape[1], live.shape[2]), 0.0, P.dtype)
+    result = tl.full((WIDTH, P.tile.block, P.tile.groups), 0.0, P.dtype)
     for first in tl.static_range(0, TERMS, AT_ONCE):
         term = first + tl.arange(0, AT_ONCE)[None, None, None, :]
-        x = pointers[X] + x_at + term
-        y = pointers[Y] + y_at + term
-        if P.masked:
-            x, y = tl.load(x, mask=live, other=0).to(P.dtype), tl.load(y, mask=live, other=0).to(P.dtype)
-        else:
-            x, y = tl.load(x).to(P.dtype), tl.load(y).to(P.dtype)
+        x = tl.load(pointers[X] + x_at + term).to(P.dtype)
+        y = tl.load(pointers[Y] + y_at + term).to(P.dtype)
         result += total(tl.where((x == 0) | (y == 0), 0.0, y * x), 3)
     return result
 
 
 @triton.jit
 def read(pointers, P: tl.constexpr, i: tl.constexpr, t, rows, FIRST: tl.constexpr, before):
-    """Read i at steps t. `before` are the reads of the vector before this in scan order, unless this is the FIRST."""
+    """Read i at steps t. `before` are the reads of the vector before this in scan order, unless this is the FIRST.
+
+    Only the FIRST has a step that none comes before in scan order.
+    """
     R: tl.constexpr = P.reads[i]
-    KNOWN: tl.constexpr = not FIRST and R.shift == P.toward_entering and R.unshifted is not None
+    AHEAD: tl.constexpr = R.shift == P.toward_entering
+    EDGE: tl.constexpr = R.shift != 0 and R.array is not None and (FIRST or not AHEAD)
     if R.kind == "start":
         x = t == (P.steps - 1 if P.reverse else 0)
-    elif KNOWN:
-        _, x = before[R.unshifted]
-    elif R.array is not None:
-        if R.shift != 0:
-            at = t + R.shift
-            live = rows.live & (at >= 0) & (at < R.steps)
-            x = load(pointers, P, R.array, at, rows.index, live, True)
-        elif R.per_step:
-            live = rows.live & (t < R.steps)
-            x = load(pointers, P, R.array, t, rows.index, live, P.masked)
-        else:
-            x = load(pointers, P, R.array, t, rows.safe, rows.live, False)
-    else:
+    elif AHEAD and not FIRST and R.unshifted is not None:
+        x = before[R.unshifted][0]
+    elif R.array is None:
         x = tl.full((1, 1), 0, P.dtype)
-    if R.beyond is not None and (P.steps_masked or not KNOWN):
-        beyond = load(pointers, P, R.beyond, 0, rows.safe, rows.live, False).to(P.dtype)
-        x = within(x.to(P.dtype), t + R.shift, beyond, R)
+    elif EDGE:
+        x = load_within(pointers, P, R.array, t + R.shift, rows, R.steps)
+    elif R.per_step:
+        x = load(pointers, P, R.array, clamp(t + R.shift, P, R.steps - 1), rows)
+    else:
+        x = load(pointers, P, R.array, t, rows)
+    if R.beyond is not None and (FIRST or not AHEAD):
+        x = within(x.to(P.dtype), t + R.shift, load(pointers, P, R.beyond, 0, rows).to(P.dtype), R)
     return typed(x, R, P)
 
 
 @triton.jit
-def read_four(pointers, P: tl.constexpr, i: tl.constexpr, t, rows, FIRST: tl.constexpr, before, reads):
-    """Read i, of an array with an element for each step, at the steps t to t + 3, and what `read_all` says.
+def load_vector(pointers, P: tl.constexpr, i: tl.constexpr, t, rows, FIRST: tl.constexpr):
+    """What read i loads, of an array with an element for each step, at the vector from t: [groups, rows, steps].
 
-    `reads` are those before it at the same steps, `before` those of the vector before this, unless this is the FIRST.
+    Beside it, if the read is shifted, the step that the vector lacks, where the vector before in scan order has it not.
     """
     R: tl.constexpr = P.reads[i]
-    KNOWN: tl.constexpr = not FIRST and R.shift == P.toward_entering
-    if R.unshifted is not None and R.unshifted < i:
-        steps, last = reads[R.unshifted]
-        x0, x1, x2, x3 = steps
+    WIDTH: tl.constexpr = P.tile.width
+    loaded = ()
+    if R.unshifted is None:
+        if P.straddles:
+            steps = vector_steps(t, WIDTH)
+            loaded = loaded + (load_within(pointers, P, R.array, steps, rows[:, :, None], R.steps),)
+        else:
+            steps = vector_steps(clamp(t, P, P.steps - WIDTH), WIDTH)
+            loaded = loaded + (load(pointers, P, R.array, steps, rows[:, :, None]),)
+    if R.shift != 0 and (FIRST or R.shift != P.toward_entering):
+        edge = load_within(pointers, P, R.array, t + (WIDTH if R.shift == 1 else -1), rows, R.steps)
+        loaded = loaded + (edge,)
+    return loaded
+
+
+@triton.jit
+def arrange(pointers, P: tl.constexpr, i: tl.constexpr, t, rows, loaded, FIRST: tl.constexpr, before, reads):
+    """Read i at each step of the vector from t, of what `load_vector` gave.
+
+    `before` are the reads of the vector before this, unless this is the FIRST, and `reads` those before i of this one.
+    """
+    R: tl.constexpr = P.reads[i]
+    WIDTH: tl.constexpr = P.tile.width
+    AHEAD: tl.constexpr = R.shift == P.toward_entering
+    AT: tl.constexpr = 0 if R.unshifted is not None else 1
+    if R.unshifted is not None:
+        steps = reads[R.unshifted]
     else:
-        steps = vector_steps(t, 4)
-        live = rows.live[:, :, None] & (steps < R.steps)
-        x = load(pointers, P, R.array, steps, rows.index[:, :, None], live, P.masked)
-        x0, x1, x2, x3 = split_four(typed(x, R, P))
-        last = x0 if P.reverse else x3
-    if R.shift != 0:
-        if KNOWN:
-            _, edge = before[i]
+        steps = split_vector(typed(loaded[0], R, P))
+    if R.shift == 0:
+        return steps
+    else:
+        if AHEAD and not FIRST:
+            edge = before[i] if R.unshifted is None else before[R.unshifted]
+            edge = edge[0 if P.reverse else WIDTH - 1]
         else:
-            at = t + (4 if R.shift == 1 else -1)
-            live = rows.live & (at >= 0) & (at < R.steps)
-            edge = typed(load(pointers, P, R.array, at, rows.index, live, True), R, P)
-        if R.shift == 1:
-            x0, x1, x2, x3 = x1, x2, x3, edge
-        else:
-            x0, x1, x2, x3 = edge, x0, x1, x2
-        if R.beyond is not None:
-            beyond = typed(load(pointers, P, R.beyond, 0, rows.safe, rows.live, False), R, P)
-            if P.steps_masked or (R.shift == -1 and not KNOWN):
-                x0 = within(x0, t + R.shift, beyond, R)
-            if P.steps_masked:
-                x1 = within(x1, t + 1 + R.shift, beyond, R)
-                x2 = within(x2, t + 2 + R.shift, beyond, R)
-            if P.steps_masked or (R.shift == 1 and not KNOWN):
-                x3 = within(x3, t + 3 + R.shift, beyond, R)
-    return (x0, x1, x2, x3), last
+            edge = typed(loaded[AT], R, P)
+        shifted = ()
+        for j in tl.static_range(WIDTH):
+            INSIDE: tl.constexpr = j + R.shift >= 0 and j + R.shift < WIDTH
+            x = edge
+            if INSIDE:
+                x = steps[j + R.shift]
+            if R.beyond is not None and ((not INSIDE and (FIRST or not AHEAD)) or (P.straddles and not AHEAD)):
+                beyond = typed(load(pointers, P, R.beyond, 0, rows), R, P)
+                x = within(x, t + j + R.shift, beyond, R)
+            shifted = shifted + (x,)
+        return shifted
 
 
 @triton.jit
 def read_all(pointers, P: tl.constexpr, t, rows, FIRST: tl.constexpr, before):
-    """Every read of the vector at t, as a pair: what it is at each step, and the array's last element in scan order.
+    """Every read of the vector at t: what it is at each step, or else what `arranged` makes that of."""
+    WIDTH: tl.constexpr = P.tile.width
+    reads = ()
+    for i in tl.static_range(len(P.reads)):
+        if P.reads[i].is_sum:
+            reads = reads + (read_sum(pointers, P, i, t, rows),)
+        elif WIDTH > 1 and P.reads[i].per_step:
+            reads = reads + (load_vector(pointers, P, i, t, rows, FIRST),)
+        else:
+            steps = ()
+            for j in tl.static_range(WIDTH):
+                steps = steps + (read(pointers, P, i, t + j, rows, FIRST, before),)
+            reads = reads + (steps,)
+    return reads
 
-    With the latter a shifted read of the next vector begins. Sums are as `read_sum` has them.
+
+@triton.jit
+def arranged(pointers, P: tl.constexpr, t, rows, loaded, FIRST: tl.constexpr, before):
+    """Every read at each step of the vector at t, of what `read_all` gave.
+
+    Threads may exchange numbers in this, and wait for each other: it comes after all loads.
     """
     WIDTH: tl.constexpr = P.tile.width
     reads = ()
     for i in tl.static_range(len(P.reads)):
         if P.reads[i].is_sum:
-            x = read_sum(pointers, P, i, t, rows)
-            reads = reads + (((x,), x),)
-        elif WIDTH == 4 and P.reads[i].per_step:
-            reads = reads + (read_four(pointers, P, i, t, rows, FIRST, before, reads),)
+            x = tl.permute(loaded[i], 2, 1, 0)
+            if WIDTH == 1:
+                reads = reads + ((tl.reshape(x, (x.shape[0], x.shape[1])),),)
+            else:
+                reads = reads + (split_vector(x),)
+        elif WIDTH > 1 and P.reads[i].per_step:
+            reads = reads + (arrange(pointers, P, i, t, rows, loaded[i], FIRST, before, reads),)
         else:
-            steps = ()
-            for j in tl.static_range(WIDTH):
-                x = read(pointers, P, i, t + j, rows, FIRST, before)
-                steps = steps + (x,)
-            reads = reads + ((steps, x),)
+            reads = reads + (loaded[i],)
     return reads
-
-
-@triton.jit
-def sums_to_tile_layout(P: tl.constexpr, reads):
-    """The reads, sums as the tile has its numbers. Threads wait for each other in this: it comes after all loads."""
-    moved = ()
-    for i in tl.static_range(len(P.reads)):
-        steps, x = reads[i]
-        if not P.reads[i].is_sum:
-            moved = moved + (steps,)
-        elif P.tile.width == 4:
-            moved = moved + (split_four(tl.permute(x, 2, 1, 0)),)
-        else:
-            x = tl.permute(x, 2, 1, 0)
-            moved = moved + ((tl.reshape(x, (x.shape[0], x.shape[1])),),)
-    return moved
 
 
 @triton.jit
@@ -313,15 +369,6 @@ def at_step(P: tl.constexpr, N: tl.constexpr, reads, j: tl.constexpr, carried, i
 
 
 @triton.jit
-def steps_alone(vector):
-    """The reads of a vector without what `read_all` says beside them; sums are not in the tile's layout."""
-    steps = ()
-    for i in tl.static_range(len(vector)):
-        steps = steps + (vector[i][0],)
-    return steps
-
-
-@triton.jit
 def carry_along(vectors, carried, begin, state, P: tl.constexpr, N: tl.constexpr, ALGEBRA):
     """The output of stage N at each step of a group in scan order, and the state that leaves the tile."""
     S: tl.constexpr = P.stages[N]
@@ -333,13 +380,9 @@ def carry_along(vectors, carried, begin, state, P: tl.constexpr, N: tl.constexpr
     weights = ()
     inhomogeneous = ()
     for v in tl.static_range(VECTORS):
-        vector = steps_alone(vectors[v])
         for k in tl.static_range(WIDTH):
-            values = at_step(P, N, vector, WIDTH - 1 - k if P.reverse else k, carried, v * WIDTH + k)
-            t = begin + (SLICES - 1 - v * WIDTH - k if P.reverse else v * WIDTH + k)
+            values = at_step(P, N, vectors[v], WIDTH - 1 - k if P.reverse else k, carried, v * WIDTH + k)
             w, u = ALGEBRA[2 * N](S.named(*values))
-            if P.steps_masked:
-                w, u = tl.where(t < P.steps, w, 1.0), tl.where(t < P.steps, u, 0.0)
             w, u = tl.broadcast_to(w.to(P.dtype), SHAPE), tl.broadcast_to(u.to(P.dtype), SHAPE)
             if v == 0 and k == 0:
                 group_w, group_u = w, u
@@ -384,22 +427,20 @@ def store(outs, P: tl.constexpr, n: tl.constexpr, computed, t, rows):
     INDEX: tl.constexpr = P.results[n]
     ARRAY: tl.constexpr = P.num_operands + n
     DTYPE: tl.constexpr = outs[n].dtype.element_ty
-    if P.tile.width == 4:
-        steps = vector_steps(t, 4)
-        at = row_offset(rows.index[:, :, None], P, ARRAY) + steps * P.arrays[ARRAY].time_stride
-        live = rows.live[:, :, None] & (steps < P.steps)
-        result = join_four(
-            result_of(P, computed[3 if P.reverse else 0], INDEX, DTYPE),
-            result_of(P, computed[2 if P.reverse else 1], INDEX, DTYPE),
-            result_of(P, computed[1 if P.reverse else 2], INDEX, DTYPE),
-            result_of(P, computed[0 if P.reverse else 3], INDEX, DTYPE),
-        )
-    else:
-        at = row_offset(rows.index, P, ARRAY) + t * P.arrays[ARRAY].time_stride
-        live = rows.live & (t < P.steps)
+    WIDTH: tl.constexpr = P.tile.width
+    if WIDTH == 1:
+        steps = t
+        at = row_offset(rows, P, ARRAY) + t * P.arrays[ARRAY].time_stride
         result = result_of(P, computed[0], INDEX, DTYPE)
-    if P.masked:
-        tl.store(outs[n] + at, result, mask=live)
+    else:
+        steps = vector_steps(t, WIDTH)
+        at = row_offset(rows[:, :, None], P, ARRAY) + steps * P.arrays[ARRAY].time_stride
+        result = ()
+        for k in tl.static_range(WIDTH):
+            result = result + (result_of(P, computed[WIDTH - 1 - k if P.reverse else k], INDEX, DTYPE),)
+        result = join_vector(result)
+    if P.steps_masked:
+        tl.store(outs[n] + at, result, mask=is_step(steps if P.straddles or WIDTH == 1 else t[:, :, None], P))
     else:
         tl.store(outs[n] + at, result)
 
@@ -408,8 +449,8 @@ def store(outs, P: tl.constexpr, n: tl.constexpr, computed, t, rows):
 def publish(scratch, P: tl.constexpr, order, block, rows, whole_w, whole_u):
     """Writes the composite of this chunk, number `order` in scan order, and raises its flag."""
     scratch_w, scratch_u, flags = scratch
-    tl.store(scratch_w + order * P.rows + rows.index, whole_w, mask=rows.live)
-    tl.store(scratch_u + order * P.rows + rows.index, whole_u, mask=rows.live)
+    tl.store(scratch_w + order * P.rows + rows, whole_w)
+    tl.store(scratch_u + order * P.rows + rows, whole_u)
     tl.debug_barrier()
     tl.atomic_xchg(flags + order * P.blocks + block, 1, sem="release")
 
@@ -427,9 +468,9 @@ def look_back(scratch, P: tl.constexpr, order, block, rows, initial):
         waiting = total((before & (raised == 0)).to(tl.int32), 0)
     tl.debug_barrier()
     index, before = index[:, None], before[:, None]
-    at = index * P.rows + rows.index
-    w = tl.load(scratch_w + at, mask=before & rows.live, other=1.0, cache_modifier=".cg")
-    u = tl.load(scratch_u + at, mask=before & rows.live, other=0.0, cache_modifier=".cg")
+    at = index * P.rows + rows
+    w = tl.load(scratch_w + at, mask=before, other=1.0, cache_modifier=".cg")
+    u = tl.load(scratch_u + at, mask=before, other=0.0, cache_modifier=".cg")
     w, u = tl.associative_scan((w, u), 0, compose)
     last = index == SPAN - 1
     w = total(tl.where(last, w, 0.0), 0)[None, :]
@@ -449,32 +490,42 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
     block, order = tl.program_id(0) % P.blocks, tl.program_id(0) // P.blocks
     chunk = P.tile.chunks - 1 - order if P.reverse else order
 
-    row = block * P.tile.block + tl.arange(0, P.tile.block)[None, :]
+    rows = tl.arange(0, P.tile.block)[None, :]
+    if P.rows < P.tile.block:
+        rows = tl.minimum(rows, P.rows - 1)
+    elif P.rows % P.tile.block == 0:
+        rows = block * P.tile.block + rows
+    else:
+        rows = tl.minimum(block * P.tile.block, P.rows - P.tile.block) + rows
     group = tl.arange(0, P.tile.groups)[:, None]
     last = group == P.tile.groups - 1
     if P.reverse:
         group = P.tile.groups - 1 - group
     if P.wide:
-        row, group = row.to(tl.int64), group.to(tl.int64)
-    live = row < P.rows
-    rows = Rows(row, tl.where(live, row, 0) if P.rows_masked else row, live)
+        rows, group = rows.to(tl.int64), group.to(tl.int64)
     zero = tl.full(SHAPE, 0.0, P.dtype)
-    carry = tl.full(rows.safe.shape, 0.0, P.dtype)
+    carry = tl.full(rows.shape, 0.0, P.dtype)
     carry_w = carry + 1.0
     if P.initial is not None:
-        carry += load(inputs, P, P.initial, 0, rows.safe, rows.live, False).to(P.dtype)
+        carry += load(inputs, P, P.initial, 0, rows).to(P.dtype)
 
     states = ()
     for _ in tl.static_range(CARRIED):
-        states = states + (tl.full(rows.safe.shape, 0.0, P.dtype),)
+        states = states + (tl.full(rows.shape, 0.0, P.dtype),)
 
     for piece in range(P.tile.pieces):
         start = chunk * P.tile.pieces + (P.tile.pieces - 1 - piece if P.reverse else piece)
-        begin = start * P.tile.piece_steps + group * SLICES
+        begin = start * P.tile.piece_steps + group * SLICES - P.padding_below
+        vector = ()
+        loaded = ()
+        for v in tl.static_range(VECTORS):
+            vector = read_all(inputs, P, begin + (VECTORS - 1 - v if P.reverse else v) * WIDTH, rows, v == 0, vector)
+            loaded = loaded + (vector,)
         vector = ()
         vectors = ()
         for v in tl.static_range(VECTORS):
-            vector = read_all(inputs, P, begin + (VECTORS - 1 - v if P.reverse else v) * WIDTH, rows, v == 0, vector)
+            t = begin + (VECTORS - 1 - v if P.reverse else v) * WIDTH
+            vector = arranged(inputs, P, t, rows, loaded[v], v == 0, vector)
             vectors = vectors + (vector,)
         carried = ()
         left = ()
@@ -487,13 +538,12 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
         weights = ()
         inhomogeneous = ()
         for v in tl.static_range(VECTORS):
-            vector = sums_to_tile_layout(P, vectors[v])
             for k in tl.static_range(WIDTH):
-                values = at_step(P, CARRIED, vector, WIDTH - 1 - k if P.reverse else k, carried, v * WIDTH + k)
+                values = at_step(P, CARRIED, vectors[v], WIDTH - 1 - k if P.reverse else k, carried, v * WIDTH + k)
                 t = begin + (SLICES - 1 - v * WIDTH - k if P.reverse else v * WIDTH + k)
                 w, u = COEFFICIENTS(P.named(*values))
-                if P.steps_masked:
-                    w, u = tl.where(t < P.steps, w, 1.0), tl.where(t < P.steps, u, 0.0)
+                if P.composite and P.steps_masked:
+                    w, u = tl.where(is_step(t, P), w, 1.0), tl.where(is_step(t, P), u, 0.0)
                 w, u = tl.broadcast_to(w.to(P.dtype), SHAPE), tl.broadcast_to(u.to(P.dtype), SHAPE)
                 if not P.finite_weights:
                     u = with_nan_of(w, u)
@@ -539,5 +589,5 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
 
     if P.composite:
         composite_w, composite_u = outs
-        tl.store(composite_w + order * P.rows + rows.index, tl.where(carry_w == carry_w, carry_w, 0.0), mask=rows.live)
-        tl.store(composite_u + order * P.rows + rows.index, carry, mask=rows.live)
+        tl.store(composite_w + order * P.rows + rows, tl.where(carry_w == carry_w, carry_w, 0.0))
+        tl.store(composite_u + order * P.rows + rows, carry)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rltriton_jax.scan.triton.tiles import Tile
 
-MOST_HELD = {1: 32, 4: 24}
+MOST_HELD = {1: 32, 4: 24, 8: 24}
 """How many steps, each counted once a stage, a thread has registers for, by the width of its vectors."""
 
 
@@ -159,18 +159,19 @@ class Program:
         return self.tile.slices // self.tile.width
 
     @property
-    def rows_masked(self) -> bool:
-        """Does the last block reach beyond the last row?"""
-        return self.rows % self.tile.block != 0
-
-    @property
     def steps_masked(self) -> bool:
-        """Do the tiles reach beyond the last step?"""
+        """Do the tiles reach beyond the steps?"""
         return self.steps != self.tile.steps
 
     @property
-    def masked(self) -> bool:
-        return self.rows_masked or self.steps_masked
+    def straddles(self) -> bool:
+        """Does a vector have steps and padding?"""
+        return self.steps % self.tile.width != 0
+
+    @property
+    def padding_below(self) -> int:
+        """How many steps before the first the tiles begin: what is padded is at the far end in scan order."""
+        return self.tile.steps - self.steps if self.reverse else 0
 
     @property
     def split(self) -> bool:
