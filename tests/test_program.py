@@ -1,5 +1,6 @@
 """What the kernel is told, on the host: from shapes to a `Program`, without Triton."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -41,11 +42,12 @@ READS = Reads(
 RECURRENCE = Recurrence(("rewards", "values", "done", "gamma", "bootstrap"), READS, coefficients)
 
 
-def plan(steps=100, rows=30, axis=0, wanted=(0,), tile=None, dtype="float32", values_steps=None):
+def plan(steps=100, rows=30, axis=0, wanted=(0,), tile=None, dtype="float32", values_steps=None, reverse=False):
     at = lambda t, n: (t, n) if axis == 0 else (n, t)
     shapes = [at(steps, rows), at(values_steps or steps, rows), at(steps, rows), (1, 1), at(1, rows)]
     operands = [jax.ShapeDtypeStruct(s, jnp.bool_ if i == 2 else dtype) for i, s in enumerate(shapes)]
-    return make_plan(RECURRENCE, operands, time_axis=axis, dtype=jnp.dtype(dtype), wanted=wanted, tile=tile)
+    recurrence = replace(RECURRENCE, reverse=reverse)
+    return make_plan(recurrence, operands, time_axis=axis, dtype=jnp.dtype(dtype), wanted=wanted, tile=tile)
 
 
 def program(**options):
@@ -110,7 +112,7 @@ def test_an_operand_of_one_step_more_is_read_as_it_lies():
 def test_strides_are_those_of_the_layout(axis):
     p = program(axis=axis)
     steps_apart, rows_apart = (30, 1) if axis == 0 else (1, 100)
-    assert p.arrays[0] == Array(steps_apart, (rows_apart,)) and p.arrays[3] == Array(0, (0,))
+    assert p.arrays[0] == Array(steps_apart, (rows_apart,), vector=4 if axis else 1) and p.arrays[3] == Array(0, (0,))
     assert p.arrays[4] == Array(0, (1,)) and p.arrays[p.num_operands] == p.arrays[0]
     assert (p.rows, p.steps, p.batch_sizes) == (30, 100, (30,))
 
@@ -118,34 +120,34 @@ def test_strides_are_those_of_the_layout(axis):
 def test_batch_axes_that_all_arrays_step_through_as_one_are_one():
     def sizes(*shapes):
         operands = [jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes]
-        return make_plan(RECURRENCE, operands, time_axis=0, dtype=jnp.float32, wanted=(0,)).program.batch_sizes
+        recurrence = replace(RECURRENCE, reverse=reverse)
+    return make_plan(recurrence, operands, time_axis=0, dtype=jnp.float32, wanted=(0,)).program.batch_sizes
 
     full = [(9, 4, 5)] * 3
     assert sizes(*full, (1, 1, 1), (1, 4, 5)) == (20,)
     assert sizes(*full, (1, 1, 5), (1, 4, 5)) == (5, 4)
 
 
-TILE = Tile(width=1, block=8, groups=4, slices=5, warps=2)
+TILE = Tile(block=8, groups=4, slices=5, warps=2)
 
 
 @pytest.mark.parametrize(
-    ("steps", "rows", "tile", "steps_masked", "rows_masked"),
+    ("steps", "tile", "padding"),
     [
-        (20, 16, TILE, False, False),
-        (19, 16, TILE, True, False),
-        (20, 15, TILE, False, True),
-        (40, 16, Tile(1, 8, 4, 5, 2, pieces=2), False, False),
-        (120, 17, Tile(1, 8, 4, 5, 2, pieces=2, chunks=3), False, True),
-        (121, 16, Tile(1, 8, 4, 5, 2, pieces=2, chunks=4), True, False),
+        (20, TILE, 0),
+        (19, TILE, 1),
+        (120, Tile(8, 4, 5, 2, pieces=2, chunks=3), 0),
+        (121, Tile(8, 4, 5, 2, pieces=2, chunks=4), 39),
     ],
 )
-def test_masks_are_there_where_the_tile_reaches_beyond_the_arrays(steps, rows, tile, steps_masked, rows_masked):
-    p = program(steps=steps, rows=rows, tile=tile)
-    assert (p.steps_masked, p.rows_masked, p.masked) == (steps_masked, rows_masked, steps_masked or rows_masked)
+def test_padding_is_at_the_far_end_in_scan_order(steps, tile, padding):
+    backward, forward = (program(steps=steps, tile=tile, reverse=reverse) for reverse in (True, False))
+    assert backward.steps_masked == forward.steps_masked == (padding > 0)
+    assert (backward.padding_below, forward.padding_below) == (padding, 0)
 
 
 def test_what_a_split_needs_is_there_only_where_time_is_split():
-    whole, pieces, chunks = (Tile(1, 8, 4, 5, 2, **k) for k in ({}, {"pieces": 5}, {"chunks": 5}))
+    whole, pieces, chunks = (Tile(8, 4, 5, 2, **k) for k in ({}, {"pieces": 5}, {"chunks": 5}))
 
     def facts(tile, **options):
         found = plan(tile=tile, **options)
@@ -167,18 +169,18 @@ def test_results_are_outputs_the_state_or_composites():
     both = plan(wanted=(0, state), dtype="bfloat16")
     assert both.program.results == (0, None)
     assert [r.dtype.name for r in both.results] == ["bfloat16", "float32"]
-    composites = plan(wanted=COMPOSITE, tile=Tile(1, 8, 4, 5, 2, chunks=5))
+    composites = plan(wanted=COMPOSITE, tile=Tile(8, 4, 5, 2, chunks=5))
     assert composites.program.results == () and [r.shape for r in composites.results] == [(5, 30)] * 2
 
 
 @pytest.mark.parametrize(("chunks", "span"), [(1, 16), (16, 16), (17, 32), (1000, 1024)])
 def test_chunks_are_looked_back_over_in_a_power_of_2(chunks, span):
-    assert program(tile=Tile(1, 8, 4, 5, 2, chunks=chunks)).span == span
+    assert program(tile=Tile(8, 4, 5, 2, chunks=chunks)).span == span
 
 
 @pytest.mark.parametrize(("warps", "registers", "limit"), [(2, 128, 128), (16, 128, 128), (32, 128, 64), (4, 0, 0)])
 def test_a_thread_may_not_have_more_registers_than_there_are(warps, registers, limit):
-    assert Tile(1, 8, 4, 5, warps, registers=registers).register_limit == limit
+    assert Tile(8, 4, 5, warps, registers=registers).register_limit == limit
 
 
 def test_offsets_are_wide_where_an_array_is_large():

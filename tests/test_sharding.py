@@ -168,7 +168,7 @@ def test_one_step_a_device(rng):
 @pytest.mark.interpreter
 @pytest.mark.parametrize(
     "tile",
-    [tiles.Tile(1, 4, 2, 2, 1, chunks=2), tiles.Tile(4, 4, 1, 4, 1, pieces=2)],
+    [tiles.Tile(4, 2, 2, 1, chunks=2), tiles.Tile(4, 1, 4, 1, pieces=2)],
     ids=["several programs a row", "several pieces a row"],
 )
 def test_the_interpreted_kernel_splits_time_by_composites(tile, rng, monkeypatch):

@@ -8,7 +8,7 @@
     v      +-------------------------------+-------------------------------+ > steps, in scan order
 
     a group:  | vector  | vector  |     of `slices` steps, which one thread of each row works on;
-              | s s s s | s s s s |     `width` of them are a vector, read and written at once
+              | s s s s | s s s s |     how many of them an array gives or takes at once, as a vector, is a matter of its own
 
 A piece by a block of rows is a tile, [groups, rows], a slice of which holds one step of each group. Groups are numbered
 in scan order: a scan in reverse would exchange every number between threads, five times over. Each group's slices are
@@ -17,7 +17,9 @@ replayed from the state that enters their group:
 
     x[t] = u[t] + w[t] * x[t -+ 1]        composite of older (w1, u1) and newer (w2, u2): (w2 w1, w2 u1 + u2)
 
-Where the steps of a row adjoin in memory, vectors have four steps or eight; elsewhere one. What the tiles have beyond the
+Where the steps of a row adjoin in memory, vectors are as long as one load can be; elsewhere they are of one step, but for
+elements so narrow that a thread had better load those of many rows. Then, and where rows begin at odd addresses, threads
+load what adjoins, a whole group for each row, and exchange it afterwards. What the tiles have beyond the
 steps is padding at the far end, which comes last in scan order: nothing depends on it, so that it needs no identities.
 It reads what is at hand, and only stores are masked. The last block of rows overlaps the one before it, and both write
 the same. Where there are several chunks, each program publishes its composite and raises a flag; one that is later in scan order waits for the flags of those before
@@ -162,49 +164,47 @@ def vector_steps(t, WIDTH: tl.constexpr):
 @triton.jit
 def halves(x):
     """The tiles [groups, rows, n / 2] of one of [groups, rows, n] that have its even and its odd entries."""
-    return tl.split(tl.reshape(x, (x.shape[0], x.shape[1], x.shape[2] // 2, 2)))
-
-
-@triton.jit
-def split_four(x):
-    """The four [groups, rows] tiles of one of [groups, rows, 4]."""
-    even, odd = halves(x)
-    x0, x2 = tl.split(even)
-    x1, x3 = tl.split(odd)
-    return x0, x1, x2, x3
-
-
-@triton.jit
-def split_vector(x):
-    """The [groups, rows] tiles of one of [groups, rows, n], with n = 4 or 8."""
-    if x.shape[2] == 4:
-        return split_four(x)
+    if x.shape[2] == 2:
+        return tl.split(x)
     else:
-        even, odd = halves(x)
-        x0, x2, x4, x6 = split_four(even)
-        x1, x3, x5, x7 = split_four(odd)
-        return x0, x1, x2, x3, x4, x5, x6, x7
+        return tl.split(tl.reshape(x, (x.shape[0], x.shape[1], x.shape[2] // 2, 2)))
 
 
 @triton.jit
 def interleaved(even, odd):
     """The inverse of `halves`."""
-    return tl.reshape(tl.join(even, odd), (even.shape[0], even.shape[1], 2 * even.shape[2]))
-
-
-@triton.jit
-def join_four(x0, x1, x2, x3):
-    """The inverse of `split_four`."""
-    return interleaved(tl.join(x0, x2), tl.join(x1, x3))
-
-
-@triton.jit
-def join_vector(x):
-    """The inverse of `split_vector`."""
-    if len(x) == 4:
-        return join_four(x[0], x[1], x[2], x[3])
+    x = tl.join(even, odd)
+    if len(x.shape) == 3:
+        return x
     else:
-        return interleaved(join_four(x[0], x[2], x[4], x[6]), join_four(x[1], x[3], x[5], x[7]))
+        return tl.reshape(x, (x.shape[0], x.shape[1], 2 * x.shape[2]))
+
+
+@triton.jit
+def split_vector(x, BITS: tl.constexpr):
+    """The [groups, rows] tiles of one of [groups, rows, 2**BITS]."""
+    tiles = (x,)
+    for level in tl.static_range(BITS):
+        even = ()
+        odd = ()
+        for i in tl.static_range(2**level):
+            first, second = halves(tiles[i])
+            even = even + (first,)
+            odd = odd + (second,)
+        tiles = even + odd
+    return tiles
+
+
+@triton.jit
+def join_vector(tiles, BITS: tl.constexpr):
+    """The inverse of `split_vector`."""
+    for level in tl.static_range(BITS):
+        HALF: tl.constexpr = 2 ** (BITS - 1 - level)
+        joined = ()
+        for i in tl.static_range(HALF):
+            joined = joined + (interleaved(tiles[i], tiles[i + HALF]),)
+        tiles = joined
+    return tiles[0]
 
 
 @triton.jit
@@ -216,7 +216,7 @@ def read_sum(pointers, P: tl.constexpr, i: tl.constexpr, t, rows):
     """
     X: tl.constexpr = P.reads[i].array
     Y: tl.constexpr = P.reads[i].weights
-    WIDTH: tl.constexpr = P.tile.width
+    WIDTH: tl.constexpr = P.arrays[X].vector
     TERMS: tl.constexpr = P.terms
     AT_ONCE: tl.constexpr = P.terms_at_once
     t = tl.permute(clamp(vector_steps(t, WIDTH), P, P.steps - 1), 2, 1, 0)
@@ -233,131 +233,139 @@ def read_sum(pointers, P: tl.constexpr, i: tl.constexpr, t, rows):
 
 
 @triton.jit
-def read(pointers, P: tl.constexpr, i: tl.constexpr, t, rows, FIRST: tl.constexpr, before):
-    """Read i at steps t. `before` are the reads of the vector before this in scan order, unless this is the FIRST.
+def load_vector(pointers, P: tl.constexpr, i: tl.constexpr, t, rows):
+    """The vector of operand i from step t: [groups, rows, steps], or [groups, rows] where that is one step."""
+    VECTOR: tl.constexpr = P.arrays[i].vector
+    if VECTOR == 1:
+        return load(pointers, P, i, clamp(t, P, P.steps - 1), rows)
+    elif P.steps % VECTOR == 0:
+        return load(pointers, P, i, vector_steps(clamp(t, P, P.steps - VECTOR), VECTOR), rows[:, :, None])
+    elif P.arrays[i].time_stride == 1:
+        return load_within(pointers, P, i, vector_steps(t, VECTOR), rows[:, :, None], P.steps)
+    else:
+        return load(pointers, P, i, clamp(vector_steps(t, VECTOR), P, P.steps - 1), rows[:, :, None])
 
-    Only the FIRST has a step that none comes before in scan order.
+
+@triton.jit
+def load_read(pointers, P: tl.constexpr, i: tl.constexpr, begin, rows):
+    """All that `values_of` needs of read i from memory: the group's steps, the one beside them, the one beyond all."""
+    R: tl.constexpr = P.reads[i]
+    SLICES: tl.constexpr = P.tile.slices
+    steps = ()
+    if R.array is not None and R.unshifted is None:
+        if R.per_step:
+            VECTORS: tl.constexpr = SLICES // P.arrays[R.array].vector
+            for v in tl.static_range(VECTORS):
+                t = begin + v * P.arrays[R.array].vector
+                if R.is_sum:
+                    steps = steps + (read_sum(pointers, P, i, t, rows),)
+                else:
+                    steps = steps + (load_vector(pointers, P, R.array, t, rows),)
+        else:
+            steps = (load(pointers, P, R.array, begin, rows),)
+    edge = ()
+    if R.array is not None and R.shift != 0:
+        edge = (load_within(pointers, P, R.array, begin + (SLICES if R.shift == 1 else -1), rows, R.steps),)
+    beyond = ()
+    if R.beyond is not None:
+        beyond = (load(pointers, P, R.beyond, 0, rows),)
+    return steps, edge, beyond
+
+
+@triton.jit
+def each_step(P: tl.constexpr, i: tl.constexpr, loaded):
+    """Operand or read i at each step of a group, of its vectors."""
+    R: tl.constexpr = P.reads[i]
+    VECTOR: tl.constexpr = P.arrays[R.array].vector
+    BITS: tl.constexpr = P.arrays[R.array].vector_bits
+    VECTORS: tl.constexpr = P.tile.slices // VECTOR
+    steps = ()
+    for v in tl.static_range(VECTORS):
+        x = loaded[v]
+        if R.is_sum:
+            x = tl.permute(x, 2, 1, 0)
+        if R.is_sum and VECTOR == 1:
+            x = tl.reshape(x, (x.shape[0], x.shape[1]))
+        if VECTOR == 1:
+            steps = steps + (typed(x, R, P),)
+        else:
+            tiles = split_vector(x, BITS)
+            for j in tl.static_range(VECTOR):
+                steps = steps + (typed(tiles[j], R, P),)
+    return steps
+
+
+@triton.jit
+def same_each_step(x, P: tl.constexpr):
+    SLICES: tl.constexpr = P.tile.slices
+    steps = ()
+    for _ in tl.static_range(SLICES):
+        steps = steps + (x,)
+    return steps
+
+
+@triton.jit
+def values_of(P: tl.constexpr, i: tl.constexpr, begin, loaded, reads):
+    """Read i at each step of a group, of what `load_read` gave; `reads` are those before it.
+
+    A step that a shifted read lacks in its group is the edge, or beyond all steps. In scan order the first step of all
+    is the first of its group, so that only what is shifted the other way may meet the end of all steps within one.
     """
     R: tl.constexpr = P.reads[i]
-    AHEAD: tl.constexpr = R.shift == P.toward_entering
-    EDGE: tl.constexpr = R.shift != 0 and R.array is not None and (FIRST or not AHEAD)
+    SLICES: tl.constexpr = P.tile.slices
+    steps, edge, beyond = loaded
     if R.kind == "start":
-        x = t == (P.steps - 1 if P.reverse else 0)
-    elif AHEAD and not FIRST and R.unshifted is not None:
-        x = before[R.unshifted][0]
-    elif R.array is None:
-        x = tl.full((1, 1), 0, P.dtype)
-    elif EDGE:
-        x = load_within(pointers, P, R.array, t + R.shift, rows, R.steps)
-    elif R.per_step:
-        x = load(pointers, P, R.array, clamp(t + R.shift, P, R.steps - 1), rows)
-    else:
-        x = load(pointers, P, R.array, t, rows)
-    if R.beyond is not None and (FIRST or not AHEAD):
-        x = within(x.to(P.dtype), t + R.shift, load(pointers, P, R.beyond, 0, rows).to(P.dtype), R)
-    return typed(x, R, P)
-
-
-@triton.jit
-def load_vector(pointers, P: tl.constexpr, i: tl.constexpr, t, rows, FIRST: tl.constexpr):
-    """What read i loads, of an array with an element for each step, at the vector from t: [groups, rows, steps].
-
-    Beside it, if the read is shifted, the step that the vector lacks, where the vector before in scan order has it not.
-    """
-    R: tl.constexpr = P.reads[i]
-    WIDTH: tl.constexpr = P.tile.width
-    loaded = ()
-    if R.unshifted is None:
-        if P.straddles:
-            steps = vector_steps(t, WIDTH)
-            loaded = loaded + (load_within(pointers, P, R.array, steps, rows[:, :, None], R.steps),)
-        else:
-            steps = vector_steps(clamp(t, P, P.steps - WIDTH), WIDTH)
-            loaded = loaded + (load(pointers, P, R.array, steps, rows[:, :, None]),)
-    if R.shift != 0 and (FIRST or R.shift != P.toward_entering):
-        edge = load_within(pointers, P, R.array, t + (WIDTH if R.shift == 1 else -1), rows, R.steps)
-        loaded = loaded + (edge,)
-    return loaded
-
-
-@triton.jit
-def arrange(pointers, P: tl.constexpr, i: tl.constexpr, t, rows, loaded, FIRST: tl.constexpr, before, reads):
-    """Read i at each step of the vector from t, of what `load_vector` gave.
-
-    `before` are the reads of the vector before this, unless this is the FIRST, and `reads` those before i of this one.
-    """
-    R: tl.constexpr = P.reads[i]
-    WIDTH: tl.constexpr = P.tile.width
-    AHEAD: tl.constexpr = R.shift == P.toward_entering
-    AT: tl.constexpr = 0 if R.unshifted is not None else 1
+        values = ()
+        for j in tl.static_range(SLICES):
+            values = values + (begin + j == (P.steps - 1 if P.reverse else 0),)
+        return values
     if R.unshifted is not None:
-        steps = reads[R.unshifted]
+        values = reads[R.unshifted]
+    elif R.array is None:
+        values = same_each_step(typed(tl.full((1, 1), 0, P.dtype), R, P), P)
+    elif R.per_step:
+        values = each_step(P, i, steps)
     else:
-        steps = split_vector(typed(loaded[0], R, P))
+        values = same_each_step(typed(steps[0], R, P), P)
     if R.shift == 0:
-        return steps
-    else:
-        if AHEAD and not FIRST:
-            edge = before[i] if R.unshifted is None else before[R.unshifted]
-            edge = edge[0 if P.reverse else WIDTH - 1]
+        return values
+    shifted = ()
+    for j in tl.static_range(SLICES):
+        INSIDE: tl.constexpr = j + R.shift >= 0 and j + R.shift < SLICES
+        END: tl.constexpr = not INSIDE or (P.steps_masked and R.shift != P.toward_entering)
+        if INSIDE or R.array is None:
+            x = values[j]
         else:
-            edge = typed(loaded[AT], R, P)
-        shifted = ()
-        for j in tl.static_range(WIDTH):
-            INSIDE: tl.constexpr = j + R.shift >= 0 and j + R.shift < WIDTH
-            x = edge
-            if INSIDE:
-                x = steps[j + R.shift]
-            if R.beyond is not None and ((not INSIDE and (FIRST or not AHEAD)) or (P.straddles and not AHEAD)):
-                beyond = typed(load(pointers, P, R.beyond, 0, rows), R, P)
-                x = within(x, t + j + R.shift, beyond, R)
-            shifted = shifted + (x,)
-        return shifted
+            x = typed(edge[0], R, P)
+        if INSIDE and R.array is not None:
+            x = values[j + R.shift]
+        if END and R.beyond is not None:
+            x = within(x, begin + j + R.shift, typed(beyond[0], R, P), R)
+        elif END and INSIDE:
+            x = within(x, begin + j + R.shift, typed(tl.full((1, 1), 0, P.dtype), R, P), R)
+        shifted = shifted + (x,)
+    return shifted
 
 
 @triton.jit
-def read_all(pointers, P: tl.constexpr, t, rows, FIRST: tl.constexpr, before):
-    """Every read of the vector at t: what it is at each step, or else what `arranged` makes that of."""
-    WIDTH: tl.constexpr = P.tile.width
-    reads = ()
-    for i in tl.static_range(len(P.reads)):
-        if P.reads[i].is_sum:
-            reads = reads + (read_sum(pointers, P, i, t, rows),)
-        elif WIDTH > 1 and P.reads[i].per_step:
-            reads = reads + (load_vector(pointers, P, i, t, rows, FIRST),)
-        else:
-            steps = ()
-            for j in tl.static_range(WIDTH):
-                steps = steps + (read(pointers, P, i, t + j, rows, FIRST, before),)
-            reads = reads + (steps,)
-    return reads
+def read_group(pointers, P: tl.constexpr, begin, rows):
+    """Every read at each step of the groups that begin there.
 
-
-@triton.jit
-def arranged(pointers, P: tl.constexpr, t, rows, loaded, FIRST: tl.constexpr, before):
-    """Every read at each step of the vector at t, of what `read_all` gave.
-
-    Threads may exchange numbers in this, and wait for each other: it comes after all loads.
+    Threads may exchange what they loaded, and then wait for each other: that comes after all loads.
     """
-    WIDTH: tl.constexpr = P.tile.width
+    READS: tl.constexpr = len(P.reads)
+    loaded = ()
+    for i in tl.static_range(READS):
+        loaded = loaded + (load_read(pointers, P, i, begin, rows),)
     reads = ()
-    for i in tl.static_range(len(P.reads)):
-        if P.reads[i].is_sum:
-            x = tl.permute(loaded[i], 2, 1, 0)
-            if WIDTH == 1:
-                reads = reads + ((tl.reshape(x, (x.shape[0], x.shape[1])),),)
-            else:
-                reads = reads + (split_vector(x),)
-        elif WIDTH > 1 and P.reads[i].per_step:
-            reads = reads + (arrange(pointers, P, i, t, rows, loaded[i], FIRST, before, reads),)
-        else:
-            reads = reads + (loaded[i],)
+    for i in tl.static_range(READS):
+        reads = reads + (values_of(P, i, begin, loaded[i], reads),)
     return reads
 
 
 @triton.jit
 def at_step(P: tl.constexpr, N: tl.constexpr, reads, j: tl.constexpr, carried, i: tl.constexpr):
-    """What the algebra of stage N asks for at step j of a vector, the i-th of its group in scan order."""
+    """What the algebra of stage N asks for at step j of a group, which is the i-th in scan order."""
     SOURCES: tl.constexpr = P.stages[N].sources
     values = ()
     for n in tl.static_range(len(SOURCES)):
@@ -369,28 +377,25 @@ def at_step(P: tl.constexpr, N: tl.constexpr, reads, j: tl.constexpr, carried, i
 
 
 @triton.jit
-def carry_along(vectors, carried, begin, state, P: tl.constexpr, N: tl.constexpr, ALGEBRA):
+def carry_along(reads, carried, state, P: tl.constexpr, N: tl.constexpr, ALGEBRA):
     """The output of stage N at each step of a group in scan order, and the state that leaves the tile."""
     S: tl.constexpr = P.stages[N]
-    WIDTH: tl.constexpr = P.tile.width
     SLICES: tl.constexpr = P.tile.slices
-    VECTORS: tl.constexpr = P.vectors
     SHAPE: tl.constexpr = (P.tile.groups, P.tile.block)
-    reads = ()
+    steps = ()
     weights = ()
     inhomogeneous = ()
-    for v in tl.static_range(VECTORS):
-        for k in tl.static_range(WIDTH):
-            values = at_step(P, N, vectors[v], WIDTH - 1 - k if P.reverse else k, carried, v * WIDTH + k)
-            w, u = ALGEBRA[2 * N](S.named(*values))
-            w, u = tl.broadcast_to(w.to(P.dtype), SHAPE), tl.broadcast_to(u.to(P.dtype), SHAPE)
-            if v == 0 and k == 0:
-                group_w, group_u = w, u
-            else:
-                group_w, group_u = zero_wins(w, group_w), zero_wins(w, group_u) + u
-            reads = reads + (values,)
-            weights = weights + (w,)
-            inhomogeneous = inhomogeneous + (u,)
+    for k in tl.static_range(SLICES):
+        values = at_step(P, N, reads, SLICES - 1 - k if P.reverse else k, carried, k)
+        w, u = ALGEBRA[2 * N](S.named(*values))
+        w, u = tl.broadcast_to(w.to(P.dtype), SHAPE), tl.broadcast_to(u.to(P.dtype), SHAPE)
+        if k == 0:
+            group_w, group_u = w, u
+        else:
+            group_w, group_u = zero_wins(w, group_w), zero_wins(w, group_u) + u
+        steps = steps + (values,)
+        weights = weights + (w,)
+        inhomogeneous = inhomogeneous + (u,)
     zero = tl.full(SHAPE, 0.0, P.dtype)
     through_w, through_u, enter_w, enter_u = tl.associative_scan(
         (group_w, group_u, zero + 1.0, zero), 0, compose_exclusive
@@ -404,7 +409,7 @@ def carry_along(vectors, carried, begin, state, P: tl.constexpr, N: tl.constexpr
     outputs = ()
     for i in tl.static_range(SLICES):
         left = inhomogeneous[i] + zero_wins(weights[i], entering)
-        (output,) = ALGEBRA[2 * N + 1](S.named(*reads[i]), left, entering)
+        (output,) = ALGEBRA[2 * N + 1](S.named(*steps[i]), left, entering)
         output = tl.broadcast_to(output, SHAPE)
         outputs = outputs + (output if S.is_number else output != 0,)
         entering = left
@@ -422,27 +427,30 @@ def result_of(P: tl.constexpr, computed, INDEX: tl.constexpr, DTYPE: tl.constexp
 
 
 @triton.jit
-def store(outs, P: tl.constexpr, n: tl.constexpr, computed, t, rows):
-    """Result n at each step of the vector at t; `computed` is the (outputs, state) of each step in scan order."""
+def store(outs, P: tl.constexpr, n: tl.constexpr, computed, begin, rows):
+    """Result n at each step of the groups that begin there; `computed` is the (outputs, state) of each in scan order."""
     INDEX: tl.constexpr = P.results[n]
     ARRAY: tl.constexpr = P.num_operands + n
     DTYPE: tl.constexpr = outs[n].dtype.element_ty
-    WIDTH: tl.constexpr = P.tile.width
-    if WIDTH == 1:
-        steps = t
-        at = row_offset(rows, P, ARRAY) + t * P.arrays[ARRAY].time_stride
-        result = result_of(P, computed[0], INDEX, DTYPE)
-    else:
-        steps = vector_steps(t, WIDTH)
-        at = row_offset(rows[:, :, None], P, ARRAY) + steps * P.arrays[ARRAY].time_stride
-        result = ()
-        for k in tl.static_range(WIDTH):
-            result = result + (result_of(P, computed[WIDTH - 1 - k if P.reverse else k], INDEX, DTYPE),)
-        result = join_vector(result)
-    if P.steps_masked:
-        tl.store(outs[n] + at, result, mask=is_step(steps if P.straddles or WIDTH == 1 else t[:, :, None], P))
-    else:
-        tl.store(outs[n] + at, result)
+    SLICES: tl.constexpr = P.tile.slices
+    VECTOR: tl.constexpr = P.arrays[ARRAY].vector
+    BITS: tl.constexpr = P.arrays[ARRAY].vector_bits
+    for first in tl.static_range(0, SLICES, VECTOR):
+        tiles = ()
+        for j in tl.static_range(first, first + VECTOR):
+            tiles = tiles + (result_of(P, computed[SLICES - 1 - j if P.reverse else j], INDEX, DTYPE),)
+        t = begin + first
+        if VECTOR == 1:
+            at = row_offset(rows, P, ARRAY) + t * P.arrays[ARRAY].time_stride
+            live = is_step(t, P)
+        else:
+            steps = vector_steps(t, VECTOR)
+            at = row_offset(rows[:, :, None], P, ARRAY) + steps * P.arrays[ARRAY].time_stride
+            live = is_step(t[:, :, None] if P.steps % VECTOR == 0 else steps, P)
+        if P.steps_masked:
+            tl.store(outs[n] + at, join_vector(tiles, BITS), mask=live)
+        else:
+            tl.store(outs[n] + at, join_vector(tiles, BITS))
 
 
 @triton.jit
@@ -481,11 +489,9 @@ def look_back(scratch, P: tl.constexpr, order, block, rows, initial):
 @triton.jit
 def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr, P: tl.constexpr, ALGEBRA):
     limit_registers(P.tile.register_limit)
-    WIDTH: tl.constexpr = P.tile.width
     SLICES: tl.constexpr = P.tile.slices
-    VECTORS: tl.constexpr = P.vectors
     CARRIED: tl.constexpr = P.num_carried
-    REPLAYED: tl.constexpr = 0 if P.composite else P.vectors
+    RESULTS: tl.constexpr = 0 if P.composite else len(P.results)
     SHAPE: tl.constexpr = (P.tile.groups, P.tile.block)
     block, order = tl.program_id(0) % P.blocks, tl.program_id(0) // P.blocks
     chunk = P.tile.chunks - 1 - order if P.reverse else order
@@ -516,46 +522,35 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
     for piece in range(P.tile.pieces):
         start = chunk * P.tile.pieces + (P.tile.pieces - 1 - piece if P.reverse else piece)
         begin = start * P.tile.piece_steps + group * SLICES - P.padding_below
-        vector = ()
-        loaded = ()
-        for v in tl.static_range(VECTORS):
-            vector = read_all(inputs, P, begin + (VECTORS - 1 - v if P.reverse else v) * WIDTH, rows, v == 0, vector)
-            loaded = loaded + (vector,)
-        vector = ()
-        vectors = ()
-        for v in tl.static_range(VECTORS):
-            t = begin + (VECTORS - 1 - v if P.reverse else v) * WIDTH
-            vector = arranged(inputs, P, t, rows, loaded[v], v == 0, vector)
-            vectors = vectors + (vector,)
+        reads = read_group(inputs, P, begin, rows)
         carried = ()
         left = ()
         for i in tl.static_range(CARRIED):
-            results, state = carry_along(vectors, carried, begin, states[i], P, i, ALGEBRA)
+            results, state = carry_along(reads, carried, states[i], P, i, ALGEBRA)
             carried = carried + (results,)
             left = left + (state,)
         states = left
-        reads = ()
+        steps = ()
         weights = ()
         inhomogeneous = ()
-        for v in tl.static_range(VECTORS):
-            for k in tl.static_range(WIDTH):
-                values = at_step(P, CARRIED, vectors[v], WIDTH - 1 - k if P.reverse else k, carried, v * WIDTH + k)
-                t = begin + (SLICES - 1 - v * WIDTH - k if P.reverse else v * WIDTH + k)
-                w, u = COEFFICIENTS(P.named(*values))
-                if P.composite and P.steps_masked:
-                    w, u = tl.where(is_step(t, P), w, 1.0), tl.where(is_step(t, P), u, 0.0)
-                w, u = tl.broadcast_to(w.to(P.dtype), SHAPE), tl.broadcast_to(u.to(P.dtype), SHAPE)
-                if not P.finite_weights:
-                    u = with_nan_of(w, u)
-                if v == 0 and k == 0:
-                    group_w, group_u = w, with_nan_of(w, u)
-                elif P.finite_weights:
-                    group_w, group_u = zero_wins(w, group_w), zero_wins(w, group_u) + u
-                else:
-                    group_w, group_u = compose(group_w, group_u, w, u)
-                reads = reads + (values,)
-                weights = weights + (w,)
-                inhomogeneous = inhomogeneous + (u,)
+        for k in tl.static_range(SLICES):
+            values = at_step(P, CARRIED, reads, SLICES - 1 - k if P.reverse else k, carried, k)
+            w, u = COEFFICIENTS(P.named(*values))
+            if P.composite and P.steps_masked:
+                live = is_step(begin + (SLICES - 1 - k if P.reverse else k), P)
+                w, u = tl.where(live, w, 1.0), tl.where(live, u, 0.0)
+            w, u = tl.broadcast_to(w.to(P.dtype), SHAPE), tl.broadcast_to(u.to(P.dtype), SHAPE)
+            if not P.finite_weights:
+                u = with_nan_of(w, u)
+            if k == 0:
+                group_w, group_u = w, with_nan_of(w, u)
+            elif P.finite_weights:
+                group_w, group_u = zero_wins(w, group_w), zero_wins(w, group_u) + u
+            else:
+                group_w, group_u = compose(group_w, group_u, w, u)
+            steps = steps + (values,)
+            weights = weights + (w,)
+            inhomogeneous = inhomogeneous + (u,)
 
         through_w, through_u, enter_w, enter_u = tl.associative_scan(
             (group_w, group_u, zero + 1.0, zero), 0, compose_exclusive
@@ -573,19 +568,16 @@ def scan_tile(inputs, outs, scratch, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.con
         if P.tile.pieces > 1 or P.composite:
             carry = apply(whole_w, whole_u, carry)
             carry_w = whole_w * carry_w
-        for v in tl.static_range(REPLAYED):
-            computed = ()
-            for k in tl.static_range(WIDTH):
-                entering = state
-                if P.finite_weights:
-                    state = inhomogeneous[v * WIDTH + k] + zero_wins(weights[v * WIDTH + k], state)
-                else:
-                    state = apply(weights[v * WIDTH + k], inhomogeneous[v * WIDTH + k], state)
-                s = P.named(*reads[v * WIDTH + k])
-                computed = computed + ((OUTPUTS(s, state, entering), state),)
-            t = begin + (VECTORS - 1 - v if P.reverse else v) * WIDTH
-            for n in tl.static_range(len(P.results)):
-                store(outs, P, n, computed, t, rows)
+        computed = ()
+        for k in tl.static_range(0 if P.composite else SLICES):
+            entering = state
+            if P.finite_weights:
+                state = inhomogeneous[k] + zero_wins(weights[k], state)
+            else:
+                state = apply(weights[k], inhomogeneous[k], state)
+            computed = computed + ((OUTPUTS(P.named(*steps[k]), state, entering), state),)
+        for n in tl.static_range(RESULTS):
+            store(outs, P, n, computed, begin, rows)
 
     if P.composite:
         composite_w, composite_u = outs

@@ -81,6 +81,30 @@ def _unshifted(read: Read, found: ReadFrom, unique: list[Read]) -> int | None:
     return unique.index(alone) if found.shift and found.array is not None and alone in unique else None
 
 
+LONGEST = 16
+"""How many bytes a thread loads at once."""
+
+
+def _vector(array: Array, itemsize: int, steps: int, steps_adjoin: bool, summed: bool, tile: Tile) -> int:
+    """How many steps of an array are read or written at once.
+
+    Steps that adjoin are as many as one load takes, if every row begins where that is aligned. Else threads load what
+    adjoins and exchange it, all of a group at once: so also with elements of adjoining rows that are narrow, of which
+    each thread then has several rows.
+    """
+    whole = tile.slices & -tile.slices
+    if summed:
+        return min(whole, 4) if steps_adjoin else 1
+    if array.time_stride != 1:
+        return whole if itemsize < 4 and array.time_stride and 1 in array.batch_strides else 1
+    vector = min(whole, LONGEST // itemsize)
+    while vector * itemsize >= min(8, 4 * itemsize):
+        if all(n % vector == 0 for n in (steps, *array.batch_strides)):
+            return vector
+        vector //= 2
+    return whole
+
+
 def _stage(recurrence: Recurrence, unique: list[Read], results_of: list[str], is_number: bool = True) -> Stage:
     sources = (
         len(unique) + results_of.index(r.operand) if r.operand in results_of else unique.index(r)
@@ -111,10 +135,13 @@ def make_plan(
             "cuda and rocm, or with implementation='associative_scan'."
         )
     stored = () if wanted == COMPOSITE else wanted
-    strides = [_strides(o.shape) for o in operands] + [_strides(shape)] * len(stored)
+    state = plain.compute_dtype(dtype)
+    outputs = [jax.ShapeDtypeStruct(shape, state if i == recurrence.state else dtype) for i in stored]
+    steps_adjoin = _strides(shape)[time_axis] == 1
+    strides = [_strides(x.shape) for x in (*operands, *outputs)]
     batch_axes = [a for a in range(len(shape)) if a != time_axis]
     batch = _merged([shape[a] for a in batch_axes], [[s[a] for a in batch_axes] for s in strides])
-    arrays = tuple(Array(s[time_axis], tuple(column[i] for _, column in batch)) for i, s in enumerate(strides))
+    arrays = [Array(s[time_axis], tuple(column[i] for _, column in batch)) for i, s in enumerate(strides)]
 
     results_of = [name for name, _ in recurrence.carried]
     every = [r for each in (*dict(recurrence.carried).values(), recurrence) for r in each.reads]
@@ -131,11 +158,11 @@ def make_plan(
         tile = choose_tile(
             steps,
             rows,
-            _strides(shape)[time_axis] == 1,
+            steps_adjoin,
             streams,
             len(recurrence.carried) if carried is None else carried,
         )
-    state = plain.compute_dtype(dtype)
+    summed = {i for r in reads if r.is_sum for i in (r.array, r.weights)}
     program = Program(
         stages=(
             *(
@@ -145,13 +172,17 @@ def make_plan(
             _stage(recurrence, unique, results_of),
         ),
         reads=reads,
-        arrays=arrays,
+        arrays=tuple(
+            replace(array, vector=_vector(array, x.dtype.itemsize, steps, steps_adjoin, i in summed, tile))
+            for i, (array, x) in enumerate(zip(arrays, (*operands, *outputs), strict=True))
+        ),
         num_operands=len(operands),
         results=tuple(None if i == recurrence.state else i for i in stored),
         initial=None if recurrence.initial is None else recurrence.operands.index(recurrence.initial),
         batch_sizes=tuple(size for size, _ in batch),
         steps=steps,
         rows=rows,
+        steps_adjoin=steps_adjoin,
         terms=max(terms),
         reverse=recurrence.reverse,
         finite_weights=recurrence.finite_weights,
@@ -161,7 +192,6 @@ def make_plan(
         tile=tile,
     )
     composites = [jax.ShapeDtypeStruct((tile.chunks, rows), state)] * 2
-    outputs = [jax.ShapeDtypeStruct(shape, state if i == recurrence.state else dtype) for i in stored]
     flags = jax.ShapeDtypeStruct((tile.chunks, program.blocks), jnp.int32)
     return Plan(
         recurrence,

@@ -7,8 +7,8 @@ from typing import Any
 
 from rltriton_jax.scan.triton.tiles import Tile
 
-MOST_HELD = {1: 32, 4: 24, 8: 24}
-"""How many steps, each counted once a stage, a thread has registers for, by the width of its vectors."""
+MOST_HELD = {False: 32, True: 24}
+"""How many steps, each counted once a stage, a thread has registers for; where the steps of a row adjoin, fewer."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,17 @@ class Array:
     Attributes:
       time_stride: from a step to the next; 0 where the array has one step for all.
       batch_strides: from a row to the next along each of `Program.batch_sizes`; 0 where it has one row for all.
+      vector: how many steps are read or written at once, a power of 2.
     """
 
     time_stride: int
     batch_strides: tuple[int, ...]
+    vector: int = 1
+
+    @property
+    def vector_bits(self) -> int:
+        """The binary logarithm of `vector`."""
+        return self.vector.bit_length() - 1
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,7 @@ class Program:
       results: which output of the algebra each result is; None is the state itself.
       initial: the position of the operand that is the state before the first step, if there is one.
       batch_sizes: the axes over which rows are numbered, last to first.
+      steps_adjoin: do the steps of a row of the result lie side by side in memory?
       terms: how many products each sum has; 1 if there is no sum.
       reverse: True where the last step is the first in scan order.
       finite_weights: is no step's weight infinite? A composite's may be.
@@ -115,6 +123,7 @@ class Program:
     batch_sizes: tuple[int, ...]
     steps: int
     rows: int
+    steps_adjoin: bool
     terms: int
     reverse: bool
     finite_weights: bool
@@ -140,7 +149,7 @@ class Program:
         """Are all stages one launch? Else each has its own, where programs would wait for each other once a stage, or a
         thread would not have the registers.
         """
-        alone = self.tile.chunks == 1 and self.tile.held * len(self.stages) <= MOST_HELD[self.tile.width]
+        alone = self.tile.chunks == 1 and self.tile.held * len(self.stages) <= MOST_HELD[self.steps_adjoin]
         return alone or not self.num_carried
 
     @property
@@ -154,19 +163,9 @@ class Program:
         return self.tile.blocks(self.rows)
 
     @property
-    def vectors(self) -> int:
-        """How many vectors of adjoining steps a group holds."""
-        return self.tile.slices // self.tile.width
-
-    @property
     def steps_masked(self) -> bool:
         """Do the tiles reach beyond the steps?"""
         return self.steps != self.tile.steps
-
-    @property
-    def straddles(self) -> bool:
-        """Does a vector have steps and padding?"""
-        return self.steps % self.tile.width != 0
 
     @property
     def padding_below(self) -> int:

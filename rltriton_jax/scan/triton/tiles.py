@@ -8,10 +8,9 @@ class Tile:
     """What one program of the grid works on, and how it is divided; `kernel` has a picture.
 
     Attributes:
-      width: how many steps of a row are read at once: 4 where the steps of a row adjoin in memory, 1 where rows do.
       block: how many rows.
       groups: how many groups of steps; a group is what one thread of each row works on.
-      slices: how many steps a group has; a multiple of `width`.
+      slices: how many steps a group has.
       warps: how many warps share the work.
       chunks: into how many parts time is split, each for a program of its own.
       pieces: how many tiles a program takes one after the other.
@@ -19,7 +18,6 @@ class Tile:
         share a multiprocessor, and for that starts loads later.
     """
 
-    width: int
     block: int
     groups: int
     slices: int
@@ -112,7 +110,7 @@ def _whole_rows(steps: int, rows: int, sums: bool, carried: int) -> Tile:
     slices = min(held, 8)
     groups = min(_power_of_2(-(-steps // slices)), longest // slices)
     block = min(max(1, 128 // groups), _power_of_2(rows))
-    return _warps(_split(steps, Tile(4, block, groups, slices, 1)), held)
+    return _warps(_split(steps, Tile(block, groups, slices, 1)), held)
 
 
 def _columns(steps: int, rows: int, heavy: bool, sums: bool, carried: int) -> Tile:
@@ -120,17 +118,17 @@ def _columns(steps: int, rows: int, heavy: bool, sums: bool, carried: int) -> Ti
     if steps <= 32 or (steps <= 256 and rows >= 1024):
         slices = 4 if sums else 8
         block = min(32 if steps <= 32 else 16, _power_of_2(rows))
-        tile = _warps(Tile(1, block, _power_of_2(-(-steps // slices)), slices, 1), slices)
+        tile = _warps(Tile(block, _power_of_2(-(-steps // slices)), slices, 1), slices)
     elif rows >= 32 * 256:
         slices = 8 if sums or carried > 1 else 16
-        tile = Tile(1, 32, 4, slices, 4, pieces=-(-steps // (4 * slices)))
+        tile = Tile(32, 4, slices, 4, pieces=-(-steps // (4 * slices)))
     else:
         if steps > 32768:
             slices, most, held = (4, 64, 8) if carried > 1 else (8, 128, 16) if heavy else (16, 64, 16)
         else:
             slices, most, held = (4, 64, 4) if sums else (16, 32, 16)
         groups = min(_power_of_2(-(-steps // slices)), most)
-        tile = _split(steps, Tile(1, min(8, _power_of_2(rows)), groups, slices, 1))
+        tile = _split(steps, Tile(min(8, _power_of_2(rows)), groups, slices, 1))
         if steps <= 32768 and not heavy and tile.blocks(rows) * tile.chunks >= 256:
             tile, held = replace(tile, block=2 * tile.block), 32
         tile = _warps(tile, held)
