@@ -120,8 +120,7 @@ def test_strides_are_those_of_the_layout(axis):
 def test_batch_axes_that_all_arrays_step_through_as_one_are_one():
     def sizes(*shapes):
         operands = [jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes]
-        recurrence = replace(RECURRENCE, reverse=reverse)
-    return make_plan(recurrence, operands, time_axis=0, dtype=jnp.float32, wanted=(0,)).program.batch_sizes
+        return make_plan(RECURRENCE, operands, time_axis=0, dtype=jnp.float32, wanted=(0,)).program.batch_sizes
 
     full = [(9, 4, 5)] * 3
     assert sizes(*full, (1, 1, 1), (1, 4, 5)) == (20,)

@@ -8,7 +8,7 @@
     v      +-------------------------------+-------------------------------+ > steps, in scan order
 
     a group:  | vector  | vector  |     of `slices` steps, which one thread of each row works on;
-              | s s s s | s s s s |     how many of them an array gives or takes at once, as a vector, is a matter of its own
+              | s s s s | s s s s |     an array gives or takes some of them at once, a vector
 
 A piece by a block of rows is a tile, [groups, rows], a slice of which holds one step of each group. Groups are numbered
 in scan order: a scan in reverse would exchange every number between threads, five times over. Each group's slices are
@@ -17,14 +17,17 @@ replayed from the state that enters their group:
 
     x[t] = u[t] + w[t] * x[t -+ 1]        composite of older (w1, u1) and newer (w2, u2): (w2 w1, w2 u1 + u2)
 
-Where the steps of a row adjoin in memory, vectors are as long as one load can be; elsewhere they are of one step, but for
-elements so narrow that a thread had better load those of many rows. Then, and where rows begin at odd addresses, threads
-load what adjoins, a whole group for each row, and exchange it afterwards. What the tiles have beyond the
-steps is padding at the far end, which comes last in scan order: nothing depends on it, so that it needs no identities.
-It reads what is at hand, and only stores are masked. The last block of rows overlaps the one before it, and both write
-the same. Where there are several chunks, each program publishes its composite and raises a flag; one that is later in scan order waits for the flags of those before
-it, which have lower program ids, and composes what they published. For composites each program writes the one of its
-steps, and nothing else.
+Where the steps of a row adjoin in memory, a vector is as long as one load can be; elsewhere it is one step, but of
+elements so narrow that a thread had better load those of many rows. Then, and where rows begin at odd addresses, it is
+a whole group, which threads load as it lies and exchange.
+
+What the tiles have beyond the steps is padding at the far end: it comes last in scan order, so that nothing depends on
+it. It reads what is at hand, and only its stores are masked. The last block of rows overlaps the one before it, and
+both write the same.
+
+Where there are several chunks, each program publishes its composite and raises a flag; one that is later in scan order
+waits for the flags of those before it, which have lower program ids, and composes what they published. For composites
+each program writes the one of its steps, and nothing else.
 
 A recurrence that is carried is a stage of its own: before the main one, and in the same way, it is composed, scanned
 and replayed in each tile, and what it gives at each step is one more read of those behind it.
@@ -199,10 +202,9 @@ def split_vector(x, BITS: tl.constexpr):
 def join_vector(tiles, BITS: tl.constexpr):
     """The inverse of `split_vector`."""
     for level in tl.static_range(BITS):
-        HALF: tl.constexpr = 2 ** (BITS - 1 - level)
         joined = ()
-        for i in tl.static_range(HALF):
-            joined = joined + (interleaved(tiles[i], tiles[i + HALF]),)
+        for i in tl.static_range(2 ** (BITS - 1 - level)):
+            joined = joined + (interleaved(tiles[i], tiles[i + 2 ** (BITS - 1 - level)]),)
         tiles = joined
     return tiles[0]
 
@@ -296,55 +298,55 @@ def each_step(P: tl.constexpr, i: tl.constexpr, loaded):
 
 
 @triton.jit
-def same_each_step(x, P: tl.constexpr):
-    SLICES: tl.constexpr = P.tile.slices
-    steps = ()
-    for _ in tl.static_range(SLICES):
-        steps = steps + (x,)
-    return steps
+def neighbour(P: tl.constexpr, i: tl.constexpr, j: tl.constexpr, begin, values, edge, beyond):
+    """Read i, which is shifted, at step j of a group, of its operand's `values` at the group's own steps.
+
+    A step that the group lacks is the edge, or beyond all steps. In scan order the first step of all is the first of
+    its group, so that only what is shifted the other way may meet the end of all steps within one.
+    """
+    R: tl.constexpr = P.reads[i]
+    INSIDE: tl.constexpr = j + R.shift >= 0 and j + R.shift < P.tile.slices
+    END: tl.constexpr = not INSIDE or (P.steps_masked and R.shift != P.toward_entering)
+    if R.array is None:
+        x = values[j]
+    elif INSIDE:
+        x = values[j + R.shift]
+    else:
+        x = typed(edge[0], R, P)
+    if END and R.beyond is not None:
+        x = within(x, begin + j + R.shift, typed(beyond[0], R, P), R)
+    elif END and INSIDE:
+        x = within(x, begin + j + R.shift, typed(tl.full((1, 1), 0, P.dtype), R, P), R)
+    return x
 
 
 @triton.jit
 def values_of(P: tl.constexpr, i: tl.constexpr, begin, loaded, reads):
-    """Read i at each step of a group, of what `load_read` gave; `reads` are those before it.
-
-    A step that a shifted read lacks in its group is the edge, or beyond all steps. In scan order the first step of all
-    is the first of its group, so that only what is shifted the other way may meet the end of all steps within one.
-    """
+    """Read i at each step of a group, of what `load_read` gave; `reads` are those before it."""
     R: tl.constexpr = P.reads[i]
     SLICES: tl.constexpr = P.tile.slices
     steps, edge, beyond = loaded
-    if R.kind == "start":
-        values = ()
-        for j in tl.static_range(SLICES):
-            values = values + (begin + j == (P.steps - 1 if P.reverse else 0),)
-        return values
     if R.unshifted is not None:
         values = reads[R.unshifted]
-    elif R.array is None:
-        values = same_each_step(typed(tl.full((1, 1), 0, P.dtype), R, P), P)
-    elif R.per_step:
+    elif R.kind != "start" and R.array is not None and R.per_step:
         values = each_step(P, i, steps)
     else:
-        values = same_each_step(typed(steps[0], R, P), P)
+        values = ()
+        for j in tl.static_range(SLICES):
+            if R.kind == "start":
+                x = begin + j == (P.steps - 1 if P.reverse else 0)
+            elif R.array is None:
+                x = typed(tl.full((1, 1), 0, P.dtype), R, P)
+            else:
+                x = typed(steps[0], R, P)
+            values = values + (x,)
     if R.shift == 0:
         return values
-    shifted = ()
-    for j in tl.static_range(SLICES):
-        INSIDE: tl.constexpr = j + R.shift >= 0 and j + R.shift < SLICES
-        END: tl.constexpr = not INSIDE or (P.steps_masked and R.shift != P.toward_entering)
-        if INSIDE or R.array is None:
-            x = values[j]
-        else:
-            x = typed(edge[0], R, P)
-        if INSIDE and R.array is not None:
-            x = values[j + R.shift]
-        if END and R.beyond is not None:
-            x = within(x, begin + j + R.shift, typed(beyond[0], R, P), R)
-        elif END and INSIDE:
-            x = within(x, begin + j + R.shift, typed(tl.full((1, 1), 0, P.dtype), R, P), R)
-        shifted = shifted + (x,)
-    return shifted
+    else:
+        shifted = ()
+        for j in tl.static_range(SLICES):
+            shifted = shifted + (neighbour(P, i, j, begin, values, edge, beyond),)
+        return shifted
 
 
 @triton.jit
@@ -428,7 +430,7 @@ def result_of(P: tl.constexpr, computed, INDEX: tl.constexpr, DTYPE: tl.constexp
 
 @triton.jit
 def store(outs, P: tl.constexpr, n: tl.constexpr, computed, begin, rows):
-    """Result n at each step of the groups that begin there; `computed` is the (outputs, state) of each in scan order."""
+    """Result n at each step of the groups that begin there, of the (outputs, state) of each in scan order."""
     INDEX: tl.constexpr = P.results[n]
     ARRAY: tl.constexpr = P.num_operands + n
     DTYPE: tl.constexpr = outs[n].dtype.element_ty
