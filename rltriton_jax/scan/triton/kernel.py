@@ -255,7 +255,7 @@ def load_read(pointers, P: tl.constexpr, i: tl.constexpr, begin, rows):
     SLICES: tl.constexpr = P.tile.slices
     steps = ()
     if R.array is not None and R.unshifted is None:
-        if R.per_step:
+        if R.per_step or R.is_sum:
             VECTORS: tl.constexpr = SLICES // P.arrays[R.array].vector
             for v in tl.static_range(VECTORS):
                 t = begin + v * P.arrays[R.array].vector
@@ -328,7 +328,7 @@ def values_of(P: tl.constexpr, i: tl.constexpr, begin, loaded, reads):
     steps, edge, beyond = loaded
     if R.unshifted is not None:
         values = reads[R.unshifted]
-    elif R.kind != "start" and R.array is not None and R.per_step:
+    elif R.per_step or R.is_sum:
         values = each_step(P, i, steps)
     else:
         values = ()

@@ -81,22 +81,23 @@ def _unshifted(read: Read, found: ReadFrom, unique: list[Read]) -> int | None:
     return unique.index(alone) if found.shift and found.array is not None and alone in unique else None
 
 
-LONGEST = 16
-"""How many bytes a thread loads at once."""
+LONGEST, SECTOR = 16, 32
+"""How many bytes a thread loads at once, and memory at least."""
 
 
 def _vector(array: Array, itemsize: int, steps: int, steps_adjoin: bool, summed: bool, tile: Tile) -> int:
     """How many steps of an array are read or written at once.
 
     Steps that adjoin are as many as one load takes, if every row begins where that is aligned. Else threads load what
-    adjoins and exchange it, all of a group at once: so also with elements of adjoining rows that are narrow, of which
-    each thread then has several rows.
+    adjoins and exchange it, all of a group at once: so also with elements of adjoining rows that are narrow, but fill
+    sectors, of which each thread then has several rows.
     """
     whole = tile.slices & -tile.slices
     if summed:
         return min(whole, 4) if steps_adjoin else 1
     if array.time_stride != 1:
-        return whole if itemsize < 4 and array.time_stride and 1 in array.batch_strides else 1
+        fills_sectors = array.time_stride and 1 in array.batch_strides and tile.block * itemsize >= SECTOR
+        return whole if itemsize < 4 and fills_sectors else 1
     vector = min(whole, LONGEST // itemsize)
     while vector * itemsize >= min(8, 4 * itemsize):
         if all(n % vector == 0 for n in (steps, *array.batch_strides)):

@@ -113,12 +113,20 @@ def _whole_rows(steps: int, rows: int, sums: bool, carried: int) -> Tile:
     return _warps(_split(steps, Tile(block, groups, slices, 1)), held)
 
 
+def _fitted(steps: int, tile: Tile) -> Tile:
+    """The tile with as few slices as reach over all steps."""
+    return replace(tile, slices=-(-steps // (tile.groups * tile.pieces * tile.chunks)))
+
+
 def _columns(steps: int, rows: int, heavy: bool, sums: bool, carried: int) -> Tile:
     """[groups, block]: adjoining rows by many steps, composed in slices of registers; 8 rows are a memory sector."""
     if steps <= 32 or (steps <= 256 and rows >= 1024):
         slices = 4 if sums else 8
+        groups = _power_of_2(-(-steps // slices))
+        if steps < groups * slices and groups > 1 and carried <= 1:
+            groups //= 2  # of more slices, which fit better
         block = min(32 if steps <= 32 else 16, _power_of_2(rows))
-        tile = _warps(Tile(block, _power_of_2(-(-steps // slices)), slices, 1), slices)
+        tile = _warps(Tile(block, groups, slices, 1), slices)
     elif rows >= 32 * 256:
         slices = 8 if sums or carried > 1 else 16
         tile = Tile(32, 4, slices, 4, pieces=-(-steps // (4 * slices)))
@@ -132,4 +140,4 @@ def _columns(steps: int, rows: int, heavy: bool, sums: bool, carried: int) -> Ti
         if steps <= 32768 and not heavy and tile.blocks(rows) * tile.chunks >= 256:
             tile, held = replace(tile, block=2 * tile.block), 32
         tile = _warps(tile, held)
-    return replace(tile, registers=0) if sums else tile
+    return replace(_fitted(steps, tile), registers=0 if sums else tile.registers)
