@@ -106,7 +106,8 @@ def _warps(tile: Tile, held: int) -> Tile:
 def _whole_rows(steps: int, rows: int, sums: bool, carried: int) -> Tile:
     """Rows whose steps lie side by side: each thread loads and composes some that adjoin, and threads are scanned."""
     longest = 4096 if sums or carried or steps > 32768 else 8192
-    held = 4 if sums or steps <= 512 else 8 if carried or steps <= 4096 else 16
+    aligned = steps % 4 == 0
+    held = 4 if sums or (steps <= 512 and aligned) else 8 if carried or steps <= 4096 else 16
     slices = min(held, 8)
     groups = min(_power_of_2(-(-steps // slices)), longest // slices)
     block = min(max(1, 128 // groups), _power_of_2(rows))
