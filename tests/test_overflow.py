@@ -33,18 +33,22 @@ def test_a_state_of_0_survives_weights_whose_product_overflows(reverse, rows, im
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_signs_and_cuts_among_weights_whose_product_overflows(sign, implementation, rng):
-    weights = sign * np.exp(rng.normal(1, 2, (3000, 3))).astype("float32")
-    weights[rng.random((3000, 3)) < 0.02] = 0
-    inputs = rng.normal(size=(3000, 3)).astype("float32") * (rng.random((3000, 3)) < 0.01)
-    want = np.zeros((3000, 3))
-    state = np.zeros(3, np.float32)
-    for t in range(3000):
-        with np.errstate(all="ignore"):
-            product = np.where((weights[t] == 0) | (state == 0), 0, weights[t] * state)
-        state = want[t] = (product + inputs[t]).astype(np.float32)
-    got = np.asarray(rtj.linear_recurrence(weights, inputs, implementation=implementation))
-    assert not np.isnan(got).any()
-    np.testing.assert_allclose(np.where(np.isinf(want), 0, got), np.where(np.isinf(want), 0, want), rtol=1e-4)
+    """Between cuts there are inputs, or weights whose product overflows; a state that overflows itself may be NaN."""
+    shape = 3000, 3
+    cut = rng.random(shape) < 0.02
+    segments = np.cumsum(cut, axis=0)
+    grows = np.take_along_axis(rng.random(shape) < 0.7, segments, axis=0)
+    weights = sign * np.exp(np.where(grows, rng.normal(1, 2, shape), rng.normal(0, 0.1, shape))).astype("float32")
+    weights[cut] = 0
+    inputs = np.where(grows | (rng.random(shape) > 0.2), 0, rng.normal(size=shape)).astype("float32")
+    want = np.zeros(shape)
+    state = np.zeros(shape[1], np.float32)
+    for t in range(shape[0]):
+        state = want[t] = weights[t] * state + inputs[t]
+    log_weights = np.log(np.abs(np.where(cut, 1, weights)))
+    assert np.bincount(segments[:, 0], log_weights[:, 0]).max() > np.log(np.finfo(np.float32).max)
+    got = rtj.linear_recurrence(weights, inputs, implementation=implementation)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
