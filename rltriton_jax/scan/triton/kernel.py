@@ -470,6 +470,7 @@ def look_back(scratch, P: tl.constexpr, order, block, rows, initial):
     """The state that enters this chunk: `initial` through the composites of all chunks before it in scan order."""
     scratch_w, scratch_u, flags = scratch
     SPAN: tl.constexpr = P.span
+    AT_ONCE: tl.constexpr = P.rows_at_once
     index = tl.arange(0, SPAN)
     before = index < order
     waiting = total(before.to(tl.int32), 0)
@@ -478,7 +479,7 @@ def look_back(scratch, P: tl.constexpr, order, block, rows, initial):
         waiting = total((before & (raised == 0)).to(tl.int32), 0)
     tl.debug_barrier()
     index, before = index[:, None], before[:, None]
-    at = index * P.rows + rows
+    at = tl.multiple_of(index * P.rows + rows, (1, AT_ONCE))
     w = tl.load(scratch_w + at, mask=before, other=1.0, cache_modifier=".cg")
     u = tl.load(scratch_u + at, mask=before, other=0.0, cache_modifier=".cg")
     w, u = tl.associative_scan((w, u), 0, compose)
