@@ -201,10 +201,9 @@ class Program:
     def span(self) -> int:
         """How many chunks are looked back over at once: a power of 2, and at least what a scan of Triton's takes.
 
-        At least as many as there are groups, where a thread is to load several rows at once as it does in a tile.
+        At least as many as there are groups, so that a thread can load as many rows at once as it does in a tile.
         """
-        most = max(self.tile.groups if self.rows_at_once > 1 else 1, 1 << (self.tile.chunks - 1).bit_length())
-        return max(16, most)
+        return max(16, self.tile.groups, 1 << (self.tile.chunks - 1).bit_length())
 
     @property
     def rows_at_once(self) -> int:
