@@ -164,6 +164,16 @@ def test_a_thread_may_have_the_registers_of_its_tile(tmp_path, monkeypatch):
         assert re.findall(r"\.maxnreg (\d+)", compiled.asm["ptx"]) == [str(registers)] * (registers > 0)
 
 
+@pytest.mark.parametrize("steps, rows", [(4096, 512), (131072, 8)])
+def test_threads_keep_what_they_load_where_rows_adjoin_and_time_is_split(steps, rows, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # jax_triton 0.3 leaves it empty, which triton refuses
+    x = jax.ShapeDtypeStruct((steps, rows), jnp.float32)
+    (eqn,) = ahead.equations(rtj.eligibility_traces, x, x)
+    compiled, tile = ahead.compile_scan(eqn, "sm_90")
+    assert tile.chunks > 1
+    assert compiled.asm["ttgir"].count("ttg.convert_layout") < tile.slices
+
+
 @pytest.mark.parametrize("implementation", KERNEL)
 def test_garbage_stays_out_of_the_kernels_outputs(implementation, rng):
     kwargs = arguments(CASES[0], rng, 40)

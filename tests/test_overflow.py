@@ -40,7 +40,7 @@ def test_signs_and_cuts_among_weights_whose_product_overflows(sign, implementati
     grows = np.take_along_axis(rng.random(shape) < 0.7, segments, axis=0)
     weights = sign * np.exp(np.where(grows, rng.normal(1, 2, shape), rng.normal(0, 0.1, shape))).astype("float32")
     weights[cut] = 0
-    inputs = np.where(grows | (rng.random(shape) > 0.2), 0, rng.normal(size=shape)).astype("float32")
+    inputs = np.where(grows | (rng.random(shape) > 0.01), 0, rng.normal(size=shape)).astype("float32")
     want = np.zeros(shape)
     state = np.zeros(shape[1], np.float32)
     for t in range(shape[0]):
@@ -48,7 +48,7 @@ def test_signs_and_cuts_among_weights_whose_product_overflows(sign, implementati
     log_weights = np.log(np.abs(np.where(cut, 1, weights)))
     assert np.bincount(segments[:, 0], log_weights[:, 0]).max() > np.log(np.finfo(np.float32).max)
     got = rtj.linear_recurrence(weights, inputs, implementation=implementation)
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

@@ -147,7 +147,7 @@ def make_plan(
     results_of = [name for name, _ in recurrence.carried]
     every = [r for each in (*dict(recurrence.carried).values(), recurrence) for r in each.reads]
     unique = list(dict.fromkeys(r for r in every if r.operand not in results_of))
-    unique.sort(key=lambda r: r.shift != 0)  # `kernel.arrange` takes what is shifted from what is not
+    unique.sort(key=lambda r: r.shift != 0)  # `kernel.values_of` takes what is shifted from what is not
     found = [_read_from(r, recurrence, operands, steps, time_axis) for r in unique]
     reads = tuple(replace(f, unshifted=_unshifted(r, f, unique)) for r, f in zip(unique, found, strict=True))
 

@@ -201,14 +201,15 @@ class Program:
     def span(self) -> int:
         """How many chunks are looked back over at once: a power of 2, and at least what a scan of Triton's takes.
 
-        At least as many as there are groups, so that a thread can load as many rows at once as it does in a tile.
+        At least as many as there are groups, so that a thread has as many rows to load as in a tile.
         """
         return max(16, self.tile.groups, 1 << (self.tile.chunks - 1).bit_length())
 
     @property
     def rows_at_once(self) -> int:
-        """How many rows a thread may load at once when it looks back: where it takes more than in a tile, or fewer, the
-        compiler has threads exchange whatever the state meets, which is everything.
+        """How many rows a thread may load at once when it looks back: as many as in a tile.
+
+        With more or fewer, the compiler has threads exchange whatever meets the state, which is everything.
         """
-        most = min(4, max(1, self.tile.block * self.tile.groups // (32 * self.tile.warps)))
-        return most if self.rows % self.tile.block == 0 else 1
+        tile = self.tile
+        return max(1, min(tile.block, tile.held // tile.slices)) if self.rows % tile.block == 0 else 1
