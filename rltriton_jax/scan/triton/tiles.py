@@ -62,8 +62,8 @@ def choose_tile(steps: int, rows: int, steps_adjoin: bool, streams: int, carried
     how many recurrences are carried beside the one whose results are stored, or were, in launches of their own.
     What decides is how many steps a thread holds: enough loads in flight to hide the latency of memory, few enough
     registers that several programs share a multiprocessor. Measured on one NVIDIA H200, float32 GAE, as the ratio to an
-    elementwise pass over the same bytes; (block, groups, slices, warps), then pieces or chunks, with 128 registers or,
-    after the stroke, as many as the compiler chooses:
+    elementwise pass over the same bytes, by a kernel that still masked its padding; (block, groups, slices, warps),
+    then pieces or chunks, with 128 registers or, after the stroke, as many as the compiler chooses:
 
         rows x steps     steps adjoin                              rows adjoin
         65536 x 32       (16, 8, 4, 4) 1.07, (16, 4, 8, 2) 1.11    (32, 4, 8, 4) 1.04 / 1.07, (32, 2, 16, 2) 1.05
