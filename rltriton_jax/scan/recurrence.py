@@ -107,6 +107,10 @@ class Recurrence:
         """The index by which the primitive's parameter `wanted` asks for x itself, in the scan's own dtype."""
         return self.num_outputs
 
+    def dtypes(self, number) -> tuple[Any, ...]:
+        """The dtype of each read, in their order; `number` is that of numbers."""
+        return tuple(r.dtype(number) for r in self.reads)
+
     def named(self, values) -> Any:
         """Values in the order of `reads`, by name."""
         return type(self.reads)(*values)

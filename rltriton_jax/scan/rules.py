@@ -32,27 +32,32 @@ def define(
     *,
     abstract_eval: Callable[..., Any],
     batch: Callable[..., Any],
-    jvp: Callable[..., Any],
     lower: Mapping[str | None, Callable[..., Any]],
-    transpose: Callable[..., Any] | None = None,
     multiple_results: bool = False,
+    **derivatives: Callable[..., Any],
 ) -> Primitive:
-    """A primitive with all of its rules; `lower` has one for each platform, and one for all others at None.
+    """A primitive with its rules; `lower` has one for each platform, and one for all others at None.
 
-    One that is linear in nothing has no `transpose`.
+    Its `derivatives` are those of `differentiate`; without them here, they follow.
     """
     primitive = Primitive(name)
     primitive.multiple_results = multiple_results
     run_eagerly(primitive)
     primitive.def_abstract_eval(abstract_eval)
     batching.primitive_batchers[primitive] = batch
-    ad.primitive_jvps[primitive] = jvp
-    if transpose is not None:
-        ad.primitive_transposes[primitive] = transpose
+    if derivatives:
+        differentiate(primitive, **derivatives)
     _result_types[primitive] = abstract_eval
     for platform, rule in lower.items():
         mlir.register_lowering(primitive, rule, platform=platform)
     return primitive
+
+
+def differentiate(primitive: Primitive, *, jvp: Callable[..., Any], transpose: Callable[..., Any] | None = None):
+    """Gives the primitive its derivatives. One that is linear in nothing has no `transpose`."""
+    ad.primitive_jvps[primitive] = jvp
+    if transpose is not None:
+        ad.primitive_transposes[primitive] = transpose
 
 
 def varying_alike(arrays: Sequence[Any]) -> list[Any]:

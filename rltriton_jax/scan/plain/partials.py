@@ -35,17 +35,13 @@ class Algebra(NamedTuple):
 
 
 def coefficients_of(recurrence: Recurrence, dtype) -> Algebra:
-    return Algebra(recurrence.coefficients, type(recurrence.reads), np.dtype(dtype), _kinds(recurrence, dtype))
+    return Algebra(recurrence.coefficients, type(recurrence.reads), np.dtype(dtype), recurrence.dtypes(dtype))
 
 
 def outputs_of(recurrence: Recurrence, dtype) -> Algebra:
     """Its last two arguments are the state and the one that entered the step."""
     dtype = np.dtype(dtype)
-    return Algebra(recurrence.outputs, type(recurrence.reads), dtype, (*_kinds(recurrence, dtype), dtype, dtype))
-
-
-def _kinds(recurrence, dtype):
-    return tuple(r.dtype(dtype) for r in recurrence.reads)
+    return Algebra(recurrence.outputs, type(recurrence.reads), dtype, (*recurrence.dtypes(dtype), dtype, dtype))
 
 
 def evaluate(algebra: Algebra, output: int, arguments: Sequence[jax.Array]) -> jax.Array:
@@ -67,6 +63,40 @@ def differential(algebra: Algebra, output: int, arguments: Any, tangents: Mappin
         elif partial:
             parts.append(tangents[i] if partial == 1 else tangents[i] * partial)
     return functools.reduce(jnp.add, parts) if parts else None
+
+
+def inputs_of_change(recurrence: Recurrence, dtype, reads: Any, changes: Mapping[int, jax.Array], entering):
+    """(w, du + dw * entering) at the changes of these reads; None in place of inputs that are 0.
+
+    Garbage that enters behind a cut counts as 0.
+    """
+    coefficients = coefficients_of(recurrence, dtype)
+    w = evaluate(coefficients, 0, reads)
+    dw, du = (differential(coefficients, i, reads, changes) for i in (0, 1))
+    if dw is None:
+        return w, du
+    through_weight = scaled(dw, finite_behind_cuts(entering, w))
+    return w, through_weight if du is None else du + through_weight
+
+
+def finite_behind_cuts(entering, w):
+    """The state that enters each step, as the factor of the weight's tangent: garbage behind a cut counts as 0."""
+    return jnp.where((w == 0) & ~jnp.isfinite(entering), 0, entering)
+
+
+def finite_weights(w):
+    """The weights by which tangents go on.
+
+    One that is not finite has made the results of its own sequence so; the tangents of others must stay as they are.
+    """
+    return jnp.where(jnp.isfinite(w), w, 0)
+
+
+def change_of_output(recurrence: Recurrence, dtype, i: int, arguments: Any, changes: Mapping[int, jax.Array]):
+    """The change of the output `i` at those of its arguments: the reads, x and entering; None where it is 0."""
+    if i == recurrence.state:
+        return changes[len(recurrence.reads)]
+    return differential(outputs_of(recurrence, dtype), i, arguments, changes)
 
 
 def _partial(algebra, output, by, arguments) -> jax.Array | float:
