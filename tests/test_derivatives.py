@@ -1,5 +1,7 @@
 """Derivatives: against finite differences to order 2, and against the unrolled loop."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from jax.interpreters import partial_eval
 from jax.test_util import check_grads
 
 import rltriton_jax as rtj
+from rltriton_jax.scan.derivatives import _cotangents, cotangents_p
 
 
 def split(case, kwargs):
@@ -65,6 +68,21 @@ def test_checkpoint_and_grad_under_vmap_and_vmap_under_grad(rng):
     np.testing.assert_allclose(jnp.sum(plain), outer, rtol=1e-5)
 
 
+@pytest.mark.parametrize("function", [jax.grad, jax.jacrev], ids=lambda f: f.__name__)
+def test_a_gradient_batched_in_some_of_what_moves(function, rng):
+    """Of rewards that are batched and values that are not, as `jax.vmap` gives it and as a loop does."""
+    r, v = rng.normal(size=(4, 6, 3)).astype("float32"), rng.normal(size=(6, 3)).astype("float32")
+
+    def of(r, v):
+        advantages = rtj.gae(r, v, bootstrap_value=0.0).advantages
+        return jnp.sum(advantages**2) if function is jax.grad else advantages
+
+    gradient = function(of, (0, 1))
+    batched = jax.vmap(gradient, (0, None))(r, v)
+    one_by_one = [gradient(x, v) for x in r]
+    jax.tree.map(lambda a, *b: np.testing.assert_allclose(a, np.stack(b), atol=1e-5), batched, *one_by_one)
+
+
 def test_the_scan_is_linear_in_its_inputs_and_its_initial_state(rng):
     w, u = rng.normal(size=(2, 5, 3)).astype("float32")
     seed = rng.normal(size=3).astype("float32")
@@ -75,11 +93,36 @@ def test_the_scan_is_linear_in_its_inputs_and_its_initial_state(rng):
         np.testing.assert_allclose(np.sum(ct * f(u, seed)), np.sum(du * u) + np.sum(ds * seed), rtol=1e-4, atol=1e-5)
 
 
+SCANS = ("affine_scan", "differential", "cotangents")
+
+
+def scans_in(jaxpr):
+    return [e for e in primitives(jaxpr) if e.primitive.name in SCANS]
+
+
 def test_the_backward_pass_is_one_scan_in_the_other_direction(rng):
+    """By definition, and on a CPU one loop whose results are the gradients."""
     r, v = rng.normal(size=(2, 6, 3)).astype("float32")
+
     pullback = jax.vjp(lambda r, v: rtj.gae(r, v, bootstrap_value=0.0).advantages, r, v)[1]
-    scans = [e for e in primitives(jax.make_jaxpr(pullback)(r).jaxpr) if e.primitive.name == "affine_scan"]
-    assert [e.params["recurrence"].reverse for e in scans] == [False]
+    (scan,) = scans_in(jax.make_jaxpr(pullback)(r).jaxpr)
+    assert scan.primitive is cotangents_p and scan.params["moving"] == ("rewards", "values")
+    operands = [jnp.zeros(x.aval.shape, x.aval.dtype) for x in scan.invars]
+    (inner,) = scans_in(jax.make_jaxpr(functools.partial(_cotangents, **scan.params))(*operands).jaxpr)
+    assert not inner.params["recurrence"].reverse
+    assert jax.jit(pullback).lower(r).as_text().count("stablehlo.while") == 1
+
+
+@pytest.mark.parametrize("case", [*CASES, *MASKED], ids=str)
+def test_arguments_along_time_alone_to_order_2(case, rng):
+    """On a CPU one loop writes all of their cotangents; where one is summed, as a hyperparameter's is, it does not."""
+    with jax.enable_x64(True):
+        kwargs = arguments(case, rng, 4, (2,), dtype="float64")
+        if "log_rhos" in kwargs:  # away from the clips' kinks
+            kwargs["log_rhos"] = np.where(rng.random((4, 2)) < 0.5, -0.5, 1.5)
+        floats = {k: jnp.asarray(v) for k, v in kwargs.items() if k in FLOATS}
+        fixed = {k: v for k, v in kwargs.items() if k not in FLOATS}
+        check_grads(lambda f: outputs(case.function(**f, **fixed)), (floats,), order=2, modes=("rev",))
 
 
 def test_a_tangent_needs_no_state_unless_a_weight_moves(rng):
@@ -88,17 +131,12 @@ def test_a_tangent_needs_no_state_unless_a_weight_moves(rng):
 
     def scans_for(tangent, x):
         jaxpr = partial_eval.dce_jaxpr(jax.make_jaxpr(tangent)(x).jaxpr, [True])[0]
-        return sum(e.primitive.name == "affine_scan" for e in primitives(jaxpr))
+        return [e.primitive.name for e in scans_in(jaxpr)]
 
-    assert (
-        scans_for(lambda dr: jax.jvp(lambda r: rtj.gae(r, v, bootstrap_value=0.0).advantages, (r,), (dr,))[1], r) == 1
-    )
-    assert (
-        scans_for(
-            lambda dg: jax.jvp(lambda g: rtj.gae(r, v, gamma=g, bootstrap_value=0.0).advantages, (0.9,), (dg,))[1], 1.0
-        )
-        == 2
-    )
+    of_rewards = lambda dr: jax.jvp(lambda r: rtj.gae(r, v, bootstrap_value=0.0).advantages, (r,), (dr,))[1]
+    of_gamma = lambda dg: jax.jvp(lambda g: rtj.gae(r, v, gamma=g, bootstrap_value=0.0).advantages, (0.9,), (dg,))[1]
+    assert scans_for(of_rewards, r) == ["differential"]
+    assert scans_for(of_gamma, 1.0) == ["affine_scan", "differential"]
 
 
 @pytest.mark.parametrize("transform", [jax.grad, jax.jacfwd], ids=lambda t: t.__name__)

@@ -18,6 +18,7 @@ from cases import primitives
 import rltriton_jax as rtj
 from rltriton_jax import doctor
 from rltriton_jax.scan import lowering
+from rltriton_jax.scan.derivatives import cotangents_p
 from rltriton_jax.scan.primitive import affine_scan_p
 from rltriton_jax.scan.triton import launch
 from rltriton_jax.versions import numbers, versions
@@ -121,7 +122,7 @@ def test_a_cached_jit_does_not_ignore_the_default():
 
 def test_derivatives_inherit_the_implementation():
     f = jax.grad(lambda x: jnp.sum(rtj.gae(x, x, implementation="scan", bootstrap_value=0.0).advantages ** 2))
-    scans = [e for e in primitives(jax.make_jaxpr(f)(X).jaxpr) if e.primitive is affine_scan_p]
+    scans = [e for e in primitives(jax.make_jaxpr(f)(X).jaxpr) if e.primitive in (affine_scan_p, cotangents_p)]
     assert len(scans) >= 2 and {e.params["implementation"] for e in scans} == {"scan"}
 
 

@@ -36,7 +36,13 @@ from rltriton_jax.scan.lowering import implementation_on
 from rltriton_jax.scan.plain import cotangents as by_loop
 from rltriton_jax.scan.plain import scan as plain
 from rltriton_jax.scan.plain.neighbours import edge_step, shifted
-from rltriton_jax.scan.plain.partials import change_of_output, finite_behind_cuts, finite_weights, inputs_of_change
+from rltriton_jax.scan.plain.partials import (
+    change_needs_state,
+    change_of_output,
+    finite_behind_cuts,
+    finite_weights,
+    inputs_of_change,
+)
 from rltriton_jax.scan.plain.products import scaled, unbroadcast
 from rltriton_jax.scan.primitive import affine_scan_p
 from rltriton_jax.scan.recurrence import Recurrence, is_linear, linear, without_sums
@@ -96,7 +102,7 @@ def _jvp(primals, tangents, *, recurrence, wanted, **params):
     results = results[: len(wanted)]
 
     rule = _jvp_linear if is_linear(recurrence) else _jvp_fused
-    outs = rule(primals, tangents, x, recurrence=recurrence, wanted=wanted, **params)
+    outs = rule(primals, tangents, results, x, recurrence=recurrence, wanted=wanted, **params)
     return results, outs
 
 
@@ -107,7 +113,7 @@ def _in_stages(operands, recurrence, *, dtype, wanted, **params):
     return bind(affine_scan_p, *operands, recurrence=recurrence, dtype=dtype, wanted=wanted, **params)
 
 
-def _jvp_linear(primals, tangents, x, *, recurrence, time_axis, dtype, wanted, implementation):
+def _jvp_linear(primals, tangents, _, x, *, recurrence, time_axis, dtype, wanted, implementation):
     weights = primals[1]
     dinputs, dweights, *dinitial = tangents
     shift = recurrence.reads.weight.shift
@@ -133,10 +139,17 @@ def _jvp_linear(primals, tangents, x, *, recurrence, time_axis, dtype, wanted, i
     return [dx if i == recurrence.state else dx.astype(dtype) for i in wanted]
 
 
-def _jvp_fused(primals, tangents, x, *, recurrence, wanted, **params):
-    moving = _moving(tangents)
+def _jvp_fused(primals, tangents, results, x, *, recurrence, wanted, **params):
+    """No output changes with what is a flag."""
+    numbers = {name for r in recurrence.reads if r.kind == "number" for name in (r.operand, r.beyond)}
+    moving = {i: t for i, t in _moving(tangents).items() if recurrence.operands[i] in numbers | {recurrence.initial}}
+    if not moving:
+        return [zero_tangent(x) for x in results]
+    names = tuple(recurrence.operands[i] for i in moving)
+    if not change_needs_state(recurrence, x.dtype, wanted, by_loop.moving_reads(recurrence, names)):
+        x = jnp.zeros((1,) * x.ndim, x.dtype)
     operands = [*primals, x, *moving.values()]
-    params |= {"recurrence": recurrence, "wanted": wanted, "moving": tuple(recurrence.operands[i] for i in moving)}
+    params |= {"recurrence": recurrence, "wanted": wanted, "moving": names}
     if any(varying_axes(jax.typeof(a)) or _is_explicit(a) for a in operands):
         return _differential(*operands, **params)
     return bind(differential_p, *operands, **params)
@@ -149,11 +162,11 @@ def _is_explicit(x):
 def _differential(*operands, recurrence: Recurrence, moving, time_axis, dtype, wanted, implementation):
     """The changes of the `wanted` outputs at those of the operands named `moving`.
 
-    It takes the operands of the scan, its state, and the changes.
+    It takes the operands of the scan, its state, of size 1 where nothing depends on that, and the changes.
     """
     count = len(recurrence.operands)
     primals, x, changes = operands[:count], operands[count], dict(zip(moving, operands[count + 1 :], strict=True))
-    layout = {"time_axis": time_axis, "reverse": recurrence.reverse}
+    shape, layout = plain.output_shape(primals, time_axis), {"time_axis": time_axis, "reverse": recurrence.reverse}
     initial = plain.initial_state(recurrence, primals, dtype)
     entering = plain.entering(x, initial, **layout)
     dinitial = changes[recurrence.initial].astype(x.dtype) if recurrence.initial in changes else None
@@ -164,7 +177,7 @@ def _differential(*operands, recurrence: Recurrence, moving, time_axis, dtype, w
     of_reads = {i: dreads[i] for i in by_loop.moving_reads(recurrence, moving)}
     w, inputs = inputs_of_change(recurrence, x.dtype, reads, of_reads, entering)
     dx = _bind_linear(
-        jnp.zeros(x.shape, x.dtype) if inputs is None else jnp.broadcast_to(inputs, x.shape),
+        jnp.zeros(shape, x.dtype) if inputs is None else jnp.broadcast_to(inputs, shape),
         finite_weights(w),
         dinitial,
         reverse=recurrence.reverse,
@@ -178,7 +191,7 @@ def _differential(*operands, recurrence: Recurrence, moving, time_axis, dtype, w
     def change(i):
         d = change_of_output(recurrence, x.dtype, i, [*reads, x, entering], of_all)
         kind = x.dtype if i == recurrence.state else dtype
-        return jnp.zeros(x.shape, kind) if d is None else jnp.broadcast_to(d, x.shape).astype(kind)
+        return jnp.zeros(shape, kind) if d is None else jnp.broadcast_to(d, shape).astype(kind)
 
     return [change(i) for i in wanted]
 
@@ -262,7 +275,7 @@ def _batch_of(primitive: Callable[[], Primitive]):
     def batch(args, dims, *, recurrence, moving, time_axis, **params):
         args, axis = aligned(args, dims)
         size = next(a.shape[axis] for a, d in zip(args, dims, strict=True) if d is not None)
-        fixed = {i for i, name in enumerate(recurrence.operands) if name not in moving}
+        fixed = {i for i, name in enumerate((*recurrence.operands, "state")) if name not in moving}
         args = [
             a if i in fixed else jnp.broadcast_to(a, (*a.shape[:axis], size, *a.shape[axis + 1 :]))
             for i, a in enumerate(args)

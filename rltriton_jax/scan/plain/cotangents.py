@@ -59,7 +59,8 @@ def _by_loop(operands, x, cts, recurrence, dtype, wanted, moving):
     moved = moving_reads(recurrence, moving)
     ahead = [i for i in moved if reads[i].shift]
     along = [name for name in moving if any(reads[i].operand == name for i in moved)]
-    steps, step = x.shape[0], loop.one_step(x.shape, 0)
+    shape = output_shape(operands, 0)
+    steps, step = shape[0], loop.one_step(shape, 0)
     nothing = jnp.zeros(step, dtype)
 
     def advance(_, found, carry):
@@ -99,18 +100,23 @@ def _by_loop(operands, x, cts, recurrence, dtype, wanted, moving):
     )
     results = dict(zip(along, arrays, strict=True))
 
-    def add_step(name, ct):
-        """To the one step of an operand that is read where there is none."""
-        if name in moving:
-            ct = unbroadcast(ct, named[name].shape).astype(named[name].dtype)
-            results[name] = results[name] + ct if name in results else ct
+    def at_edge(name, ct):
+        """Adds what the loop did not reach: the step beyond the others, or the only one."""
+        if name not in moving:
+            return
+        ct = unbroadcast(ct, loop.one_step(named[name].shape, 0)).astype(named[name].dtype)
+        if name in results:
+            ct = lax.pad(
+                ct, jnp.zeros((), ct.dtype), [(results[name].shape[0] - 1, 0, 0), *[(0, 0, 0)] * (ct.ndim - 1)]
+            )
+            ct = results[name] + ct
+        results[name] = ct
 
     for i, ct in pending.items():
-        name = reads[i].operand
-        held = steps if name is None else named[name].shape[0]
-        if held == steps + 1 and name in results:
-            results[name] = lax.dynamic_update_slice_in_dim(results[name], ct.astype(results[name].dtype), steps, 0)
-        elif held == steps:
-            add_step(reads[i].beyond, ct)
-    add_step(recurrence.initial, ct_initial)
+        held = None if reads[i].operand is None else named[reads[i].operand].shape[0]
+        if held == steps + 1:
+            at_edge(reads[i].operand, ct)
+        elif held in (None, steps):
+            at_edge(reads[i].beyond, ct)
+    at_edge(recurrence.initial, ct_initial)
     return results

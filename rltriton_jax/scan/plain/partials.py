@@ -99,6 +99,20 @@ def change_of_output(recurrence: Recurrence, dtype, i: int, arguments: Any, chan
     return differential(outputs_of(recurrence, dtype), i, arguments, changes)
 
 
+def change_needs_state(recurrence: Recurrence, dtype, wanted, moved: Sequence[int]) -> bool:
+    """Does the change of these outputs at that of the reads `moved` depend on the state, or on the one that entered?"""
+    coefficients, outputs = coefficients_of(recurrence, dtype), outputs_of(recurrence, dtype)
+    if set(moved) & set(_moving_arguments(coefficients, 0, ())):
+        return True
+    state = {len(recurrence.reads), len(recurrence.reads) + 1}
+    return any(
+        state & set(_moving_arguments(outputs, output, (i,)))
+        for output in wanted
+        if output != recurrence.state
+        for i in {*moved, *state} & set(_moving_arguments(outputs, output, ()))
+    )
+
+
 def _partial(algebra, output, by, arguments) -> jax.Array | float:
     """A partial derivative; a number where it is the same everywhere."""
     moving = _moving_arguments(algebra, output, by)
