@@ -6,7 +6,8 @@ Seven estimators, one associative scan. Where things are:
 - `estimators/arguments.py`: what a user passes, made arrays or refused by name.
 - `estimators/window.py`: the checks and broadcasts that every estimator begins with.
 - `scan/recurrence.py`: what a recurrence is; `scan/algebra.py`: which Python it may be written in.
-- `scan/primitive.py`: the one JAX primitive and its derivatives; `scan/lowering.py`: what it becomes on each platform.
+- `scan/primitive.py`: the one JAX primitive; `scan/derivatives.py`: its derivatives.
+- `scan/lowering.py`: what the primitive becomes on each platform.
 - `scan/plain/`: the recurrence in plain JAX; `scan/triton/`: as a kernel; `scan/sharding/`: on several devices.
 - `scan/jax_internals.py`: everything of JAX that is private or differs between versions.
 - `boundaries.py`: from what environments and buffers give to the arguments of the estimators.
