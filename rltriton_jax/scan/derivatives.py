@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
-from rltriton_jax.scan.jax_internals import Primitive, ad, mlir, retyped, varying_axes, zero_tangent
+from rltriton_jax.scan.jax_internals import Primitive, ad, debugs_nans, mlir, retyped, varying_axes, zero_tangent
 from rltriton_jax.scan.lowering import implementation_on
 from rltriton_jax.scan.plain import cotangents as by_loop
 from rltriton_jax.scan.plain import scan as plain
@@ -150,7 +150,8 @@ def _jvp_fused(primals, tangents, results, x, *, recurrence, wanted, **params):
         x = jnp.zeros((1,) * x.ndim, x.dtype)
     operands = [*primals, x, *moving.values()]
     params |= {"recurrence": recurrence, "wanted": wanted, "moving": names}
-    if any(varying_axes(jax.typeof(a)) or _is_explicit(a) for a in operands):
+    # What it reads may hold garbage that it leaves out, and be an output of a jitted forward pass, where it is seen.
+    if debugs_nans() or any(varying_axes(jax.typeof(a)) or _is_explicit(a) for a in operands):
         return _differential(*operands, **params)
     return bind(differential_p, *operands, **params)
 

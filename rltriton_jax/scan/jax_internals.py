@@ -38,6 +38,11 @@ def zero_tangent(x) -> ad.Zero:
     return ad.Zero(jax.typeof(x).to_tangent_aval())
 
 
+def debugs_nans() -> bool:
+    """Is `jax.debug_nans` on? Type checkers do not know the attribute of `jax.config` by which to ask."""
+    return getattr(jax.config, "jax_debug_nans")  # noqa: B009
+
+
 def retyped(aval: ShapedArray, shape, dtype, sharding) -> ShapedArray:
     """The type `aval` with another shape, dtype and sharding; the manual axes along which it varies stay."""
     return aval.update(shape=tuple(shape), dtype=dtype, weak_type=False, sharding=sharding)
